@@ -1,0 +1,52 @@
+# Everything runs from .venv, which `make venv` builds and the other targets build on.
+SHELL   := /bin/bash
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+MINUTES ?= 10
+ARGS    ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv java demo test lint format bench soak clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+venv: java $(STAMP) ## Create .venv with the package and the development tools
+
+java:
+	@scripts/ensure-java
+
+$(STAMP): pyproject.toml scripts/ensure-venv
+	@scripts/ensure-venv "$(PYTHON)" "$(VENV)"
+	@echo "Installing runnel and its tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: venv ## A shop with live orders and three stream tables (ARGS="--duration 60 --rate 20 --keep")
+	@$(BIN)/runnel demo $(ARGS)
+
+test: venv ## Run the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: venv ## Check format, lint rules, types and import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: venv ## Rewrite the sources in the house format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: venv ## Measure and rewrite docs/benchmarks.md
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+soak: venv ## Random histories against PostgreSQL for MINUTES=10 minutes
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+clean: ## Remove .venv, caches and build products
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf spark-warehouse metastore_db derby.log
+	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

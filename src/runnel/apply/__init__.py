@@ -1,0 +1,1 @@
+"""DATAFRAMES -> POSTGRESQL: loading, state merge, result rows, change log."""

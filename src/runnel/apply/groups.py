@@ -1,0 +1,180 @@
+"""GROUP BY and DISTINCT: merge a delta into the state, and find out which output rows changed.
+
+    d(output) = f(state after) - f(state before), over the touched groups only
+
+The touched groups' rows are written with weight -1 from the old state, the state is merged, and they are written with
+weight +1 from the new state; rows that did not change cancel. f is one SELECT over counters and bags, so
+expressions over aggregates and HAVING need no rules of their own.
+
+Example: a group (k = 'tea', n = 2, s = 5) receives {value 4: +1}.
+
+    -1 * ('tea', 5)   merge n = 3, s = 9   +1 * ('tea', 9)
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from runnel.apply.counters import counter_columns, counter_deltas, value_sql
+from runnel.apply.load import inputs_sql
+from runnel.apply.output import consolidate_sql, output_columns
+from runnel.apply.tables import StageTables, bags, grouped_value, hash_sql, same_sql
+from runnel.plan.stage import GroupHead, Stage
+
+
+def key_names(head: GroupHead) -> list[str]:
+    """k0, k1, ..."""
+    return [f"k{i}" for i in range(len(head.keys))]
+
+
+def merge_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:
+    """Differential: from the load table to the delta table, through the state."""
+    head = _head(stage)
+    _touch(conn, stage, head, tables)
+    before = outputs_sql(stage, tables, weight=-1, touched_only=True)
+    conn.execute(f"INSERT INTO {tables.delta} {before}".encode())
+    for j in bags(head):
+        _merge_bag(conn, head, tables, j)
+    _merge_counters(conn, head, tables)
+    after = outputs_sql(stage, tables, weight=1, touched_only=True)
+    conn.execute(f"INSERT INTO {tables.delta} {after}".encode())
+    names = ", ".join(n for n, _ in output_columns(stage))
+    conn.execute(
+        f"WITH raw AS (DELETE FROM {tables.delta} RETURNING *) INSERT INTO {tables.delta} "
+        f"{consolidate_sql(stage, f'SELECT {names}, w FROM raw')}".encode()
+    )
+
+
+def build_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:
+    """First build: fill the empty state in bulk."""
+    head = _head(stage)
+    _touch(conn, stage, head, tables)
+    keys, counters = key_names(head), counter_columns(head)
+    columns = ", ".join(["h", *keys, "n", *counters])
+    for j in bags(head):
+        names = ", ".join(["h", "vh", *keys, "v", "n"])
+        conn.execute(
+            f"INSERT INTO {tables.bag(j)} ({names}) SELECT {names} FROM {tables.bag_touched(j)} WHERE n <> 0".encode()
+        )
+        if head.aggregates[j].function == "count":
+            _add_distinct(conn, head, tables, j, f"SELECT h, {_listed(keys)} 1 AS d FROM {tables.bag_touched(j)}")
+    values = ", ".join(["h", *keys, "n", *(f"coalesce({c}, 0)" for c in counters)])
+    conn.execute(
+        f"INSERT INTO {tables.groups} ({columns}) SELECT {values} FROM {tables.touched} WHERE n <> 0".encode()
+    )
+    if not head.keys:
+        zeros = ", ".join(["0", "0", *("0" for _ in counters)])
+        conn.execute(
+            f"INSERT INTO {tables.groups} ({columns}) SELECT {zeros} "
+            f"WHERE NOT EXISTS (SELECT FROM {tables.groups})".encode()
+        )
+
+
+def outputs_sql(stage: Stage, tables: StageTables, *, weight: int, touched_only: bool) -> str:
+    """The output rows of (touched) groups from the state as it is now."""
+    head = _head(stage)
+    keys = key_names(head)
+    aggregates = [f"{value_sql(head, j, tables, 'g')} AS a{j}" for j in range(len(head.aggregates))]
+    source = f"{tables.groups} AS g"
+    if touched_only:
+        same = same_sql([f"g.{k}" for k in keys], [f"t.{k}" for k in keys], head.keys)
+        source = f"{tables.touched} AS t JOIN {source} ON g.h = t.h AND {same}"
+    # Without GROUP BY there is one row even over nothing.
+    alive = "g.n > 0" if head.keys else "true"
+    items = ", ".join([*(f"g.{k}" for k in keys), *aggregates]) or "NULL AS nothing"
+    outputs = ", ".join(
+        f"({sql})::{c.type.sql} AS o{i}" for i, (sql, c) in enumerate(zip(head.outputs, stage.columns, strict=True))
+    )
+    having = f" WHERE {head.having}" if head.having else ""
+    return f"SELECT {outputs}, {weight} AS w FROM (SELECT {items} FROM {source} WHERE {alive} OFFSET 0) AS f{having}"
+
+
+def _head(stage: Stage) -> GroupHead:
+    assert isinstance(stage.head, GroupHead)
+    return stage.head
+
+
+def _listed(keys: list[str]) -> str:
+    return "".join(f"{k}, " for k in keys)
+
+
+def _touch(conn: psycopg.Connection, stage: Stage, head: GroupHead, tables: StageTables) -> None:
+    """Which groups the delta touches, and by how much their counters and bags change."""
+    keys = key_names(head)
+    renamed = ", ".join([*(f"i{i} AS k{i}" for i in range(len(keys))), "*"])
+    source = f"(SELECT {renamed} FROM ({inputs_sql(stage, tables)}) AS i) AS r"
+    hashed = hash_sql(list(zip(keys, head.keys, strict=True)))
+    deltas = counter_deltas(head)
+    names = ", ".join(["h", *keys, "n", *(c for c, _ in deltas)])
+    values = ", ".join([hashed, *keys, "sum(w)", *(sql for _, sql in deltas)])
+    grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
+    changed = " OR ".join(["sum(w) <> 0", *(f"{sql} <> 0" for _, sql in deltas), *_bag_changes(head)])
+    conn.execute(
+        f"INSERT INTO {tables.touched} ({names}) SELECT {values} FROM {source}{grouped} HAVING {changed}".encode()
+    )
+    for j in bags(head):
+        value = f"i{head.aggregates[j].args[0]}"
+        type_ = head.inputs[head.aggregates[j].args[0]]
+        both = hash_sql([*zip(keys, head.keys, strict=True), (value, type_)])
+        columns = ", ".join(["h", "vh", *keys, "v", "n"])
+        conn.execute(
+            f"INSERT INTO {tables.bag_touched(j)} ({columns}) "
+            f"SELECT {hashed}, {both}, {_listed(keys)}{grouped_value(value, type_)}, sum(w) FROM {source} "
+            f"WHERE {value} IS NOT NULL GROUP BY {_listed(keys)}{value} HAVING sum(w) <> 0".encode()
+        )
+
+
+def _bag_changes(head: GroupHead) -> list[str]:
+    """A group whose rows only exchanged values is touched although no counter moved."""
+    return ["count(*) > 1"] if bags(head) else []
+
+
+def _merge_counters(conn: psycopg.Connection, head: GroupHead, tables: StageTables) -> None:
+    keys, counters = key_names(head), counter_columns(head)
+    same = same_sql([f"g.{k}" for k in keys], [f"t.{k}" for k in keys], head.keys)
+    updates = ", ".join(["n = g.n + t.n", *(f"{c} = g.{c} + coalesce(t.{c}, 0)" for c in counters)])
+    columns = ", ".join(["h", *keys, "n", *counters])
+    values = ", ".join(["t.h", *(f"t.{k}" for k in keys), "t.n", *(f"coalesce(t.{c}, 0)" for c in counters)])
+    vanish = "WHEN MATCHED AND g.n + t.n = 0 THEN DELETE " if keys else ""
+    conn.execute(
+        f"MERGE INTO {tables.groups} AS g USING {tables.touched} AS t ON g.h = t.h AND {same} {vanish}"
+        f"WHEN MATCHED THEN UPDATE SET {updates} "
+        f"WHEN NOT MATCHED AND t.n <> 0 THEN INSERT ({columns}) VALUES ({values})".encode()
+    )
+
+
+def _merge_bag(conn: psycopg.Connection, head: GroupHead, tables: StageTables, j: int) -> None:
+    keys = key_names(head)
+    compared = [*keys, "v"]
+    types = [*head.keys, head.inputs[head.aggregates[j].args[0]]]
+    same = same_sql([f"b.{k}" for k in compared], [f"t.{k}" for k in compared], types)
+    columns = ", ".join(["h", "vh", *keys, "v", "n"])
+    values = ", ".join(f"t.{c}" for c in ["h", "vh", *keys, "v", "n"])
+    merge = (
+        f"MERGE INTO {tables.bag(j)} AS b USING {tables.bag_touched(j)} AS t ON b.vh = t.vh AND {same} "
+        "WHEN MATCHED AND b.n + t.n = 0 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET n = b.n + t.n "
+        f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
+    )
+    if head.aggregates[j].function != "count":
+        conn.execute(merge.encode())
+        return
+    returned = ", ".join(["merge_action() AS action", *(f"t.{k}" for k in ["h", *keys])])
+    source = (
+        f"SELECT h, {_listed(keys)} CASE action WHEN 'INSERT' THEN 1 WHEN 'DELETE' THEN -1 ELSE 0 END AS d FROM m"
+    )
+    _add_distinct(conn, head, tables, j, source, f"m AS ({merge} RETURNING {returned})")
+
+
+def _add_distinct(
+    conn: psycopg.Connection, head: GroupHead, tables: StageTables, j: int, source: str, cte: str | None = None
+) -> None:
+    """Set the touched groups' change in distinct values from (h, keys, d) rows."""
+    keys = key_names(head)
+    grouped = f" GROUP BY h{''.join(f', {k}' for k in keys)}"
+    sums = f"x AS (SELECT h, {_listed(keys)} sum(d) AS d FROM ({source}) AS y{grouped})"
+    ctes = ", ".join([cte, sums] if cte else [sums])
+    same = same_sql([f"t.{k}" for k in keys], [f"x.{k}" for k in keys], head.keys)
+    conn.execute(
+        f"WITH {ctes} UPDATE {tables.touched} AS t SET d{j} = x.d FROM x WHERE t.h = x.h AND {same}".encode()
+    )

@@ -1,0 +1,92 @@
+"""Result rows: apply a stage's output delta to its table, and write the change log.
+
+The delta is a Z-set over the output columns. A negative weight removes that many equal rows, a positive one adds
+rows. If fewer rows are found than must be removed, somebody else has written to the table: the refresh is
+undone and the table rebuilt.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from runnel.apply.tables import StageTables, group_by_sql, grouped_value, hash_sql, same_sql
+from runnel.errors import EngineBug
+from runnel.model.names import quote
+from runnel.model.types import Column, PgType
+from runnel.plan.stage import Stage
+
+
+class OutputDrift(EngineBug):
+    """The stage's table does not hold the rows that the state says it holds."""
+
+
+def output_columns(stage: Stage) -> list[tuple[str, PgType]]:
+    """(delta column, type) of each output."""
+    return [(f"o{i}", c.type) for i, c in enumerate(stage.columns)]
+
+
+def consolidate_sql(stage: Stage, source: str) -> str:
+    """Add up the weights of equal rows, dropping those that cancel."""
+    columns = output_columns(stage)
+    items = ", ".join(grouped_value(n, t) for n, t in columns)
+    return (
+        f"SELECT {items}, sum(w)::int8 FROM ({source}) AS x GROUP BY {group_by_sql(columns)} HAVING sum(w) <> 0"
+    )
+
+
+def table_hash(columns: tuple[Column, ...], alias: str = "") -> str:
+    """The hash by which rows of an output table are found; the table carries an index on it."""
+    prefix = f"{alias}." if alias else ""
+    return hash_sql([(prefix + quote(c.name), c.type) for c in columns])
+
+
+def apply_delta(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> tuple[int, int]:
+    """Apply the delta table to the output table; (rows inserted, rows deleted)."""
+    columns = output_columns(stage)
+    names = [quote(c.name) for c in stage.columns]
+    types = [c.type for c in stage.columns]
+    same = same_sql([f"t.{n}" for n in names], [f"d.{n}" for n, _ in columns], types)
+    delta_hash = hash_sql([(f"d.{n}", t) for n, t in columns])
+    deleted = conn.execute(
+        f"""DELETE FROM {tables.output} AS r USING (
+              SELECT t.ctid AS id, t.tableoid AS rel, d.w AS w,
+                     row_number() OVER (PARTITION BY d.ctid) AS rank
+              FROM {tables.delta} AS d JOIN {tables.output} AS t
+                ON {table_hash(stage.columns, "t")} = {delta_hash} AND {same}
+              WHERE d.w < 0) AS x
+            WHERE r.ctid = x.id AND r.tableoid = x.rel AND x.rank <= -x.w""".encode()
+    ).rowcount
+    row = conn.execute(f"SELECT coalesce(sum(-w), 0)::int8 FROM {tables.delta} WHERE w < 0".encode()).fetchone()
+    assert row is not None
+    if row[0] != deleted:
+        raise OutputDrift(
+            f"{tables.output} holds {deleted} of {row[0]} rows that are to be removed: "
+            "somebody else has written to it",
+            hint="It is rebuilt at the next refresh. Do not write to stream tables.",
+        )
+    inserted = conn.execute(
+        f"""INSERT INTO {tables.output} ({", ".join(names)})
+            SELECT {", ".join(n for n, _ in columns)} FROM {tables.delta}, generate_series(1, w) WHERE w > 0""".encode()
+    ).rowcount
+    return inserted, deleted
+
+
+def write_log(conn: psycopg.Connection, pgt_id: int, stage: Stage, tables: StageTables, version: int) -> None:
+    """Append the delta to the stream table's change log, for the stream tables that read it."""
+    names = ", ".join(n for n, _ in output_columns(stage))
+    conn.execute(
+        f"INSERT INTO pgtrickle_changes.log_{pgt_id} (pgt_version, pgt_w, {names}) "
+        f"SELECT {version}, w, {names} FROM {tables.delta}".encode()
+    )
+
+
+def difference_sql(stage: Stage, tables: StageTables, source: str) -> str:
+    """The delta that turns the output table into the rows of `source` (columns o<i>)."""
+    columns = output_columns(stage)
+    names = ", ".join(n for n, _ in columns)
+    current = ", ".join(f"{quote(c.name)} AS o{i}" for i, c in enumerate(stage.columns))
+    both = (
+        f"SELECT {names}, 1 AS w FROM ({source}) AS n UNION ALL "
+        f"SELECT {names}, -1 AS w FROM (SELECT {current} FROM {tables.output}) AS c"
+    )
+    return consolidate_sql(stage, both)

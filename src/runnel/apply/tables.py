@@ -1,0 +1,99 @@
+"""The tables a stage owns, and the SQL fragments that everybody who touches them shares.
+
+| table | holds |
+|---|---|
+| `load` (temporary) | what Spark computed: carried columns, weight `w`, partial sums |
+| `delta` (temporary) | the stage's own output change: columns `o<i>` and weight `w` |
+| `groups` | one row per group: keys `k<i>`, row count `n`, counters per aggregate, key hash `h` |
+| `bag` | per aggregate that needs its values: keys, value `v`, multiplicity `n`, hashes `h` and `vh` |
+| `output` | the stage's rows: the stream table itself, or a hidden table for inner stages |
+
+Rows are found by a hash over all key columns, because NULL keys must be found too and no index serves
+`IS NOT DISTINCT FROM`; the hash only narrows, the columns themselves decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runnel.model.names import Name, quote
+from runnel.model.types import PgType
+from runnel.plan.stage import GroupHead, Stage
+
+# Types without an equality operator (or with one that is not equality): compared by their text.
+TEXTUAL = frozenset({114, 142, 600, 601, 602, 603, 604, 628, 718})
+
+
+@dataclass(frozen=True, slots=True)
+class StageTables:
+    """Names of a stage's tables, each ready to be put into a statement."""
+
+    load: str
+    delta: str
+    touched: str
+    groups: str
+    output: str
+    prefix: str
+
+    def bag(self, index: int) -> str:
+        """The bag of aggregate `index`."""
+        return f"pgtrickle_state.{quote(f'b_{self.prefix}_{index}')}"
+
+    def bag_touched(self, index: int) -> str:
+        """The change of that bag (temporary)."""
+        return f"pg_temp.{quote(f'pgt_b_{self.prefix}_{index}')}"
+
+
+def stage_tables(pgt_id: int, stage: Stage, *, is_last: bool, result: Name) -> StageTables:
+    """The tables of a stage of a stream table."""
+    prefix = f"{pgt_id}_{stage.index}"
+    return StageTables(
+        load=f"pg_temp.{quote(f'pgt_load_{prefix}')}",
+        delta=f"pg_temp.{quote(f'pgt_delta_{prefix}')}",
+        touched=f"pg_temp.{quote(f'pgt_touched_{prefix}')}",
+        groups=f"pgtrickle_state.{quote(f'g_{prefix}')}",
+        output=result.sql() if is_last else f"pgtrickle_state.{quote(f's_{prefix}')}",
+        prefix=prefix,
+    )
+
+
+def hash_sql(columns: Sequence[tuple[str, PgType]]) -> str:
+    """The hash of some columns, the same for rows that are not distinct."""
+    if not columns:
+        return "0::int8"
+    items = ", ".join(_comparable(name, type_) for name, type_ in columns)
+    return f"hash_record_extended(ROW({items}), 0)"
+
+
+def _comparable(name: str, type_: PgType) -> str:
+    return f"({name})::text" if type_.oid in TEXTUAL else name
+
+
+def same_sql(left: Sequence[str], right: Sequence[str], types: Sequence[PgType]) -> str:
+    """Whether two rows are not distinct."""
+    if not left:
+        return "true"
+    a = ", ".join(_comparable(n, t) for n, t in zip(left, types, strict=True))
+    b = ", ".join(_comparable(n, t) for n, t in zip(right, types, strict=True))
+    return f"ROW({a}) IS NOT DISTINCT FROM ROW({b})"
+
+
+def group_by_sql(columns: Sequence[tuple[str, PgType]]) -> str:
+    """A GROUP BY list that works for every type."""
+    return ", ".join(_comparable(n, t) for n, t in columns)
+
+
+def grouped_value(name: str, type_: PgType) -> str:
+    """A column grouped by `group_by_sql`, back in its type."""
+    return f"({name})::text::{type_.sql}" if type_.oid in TEXTUAL else name
+
+
+def typed(name: str, type_: PgType, collation: str | None = None) -> str:
+    """A column definition."""
+    return f"{name} {type_.sql}{f' COLLATE {collation}' if collation else ''}"
+
+
+def bags(head: GroupHead) -> list[int]:
+    """Indexes of the aggregates that keep their values."""
+    return [j for j, a in enumerate(head.aggregates) if a.strategy == "bag"]

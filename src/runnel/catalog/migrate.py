@@ -1,0 +1,160 @@
+"""Install and upgrade Runnel's schemas on a PostgreSQL 18 server.
+
+Migrations are numbered SQL files beside this module. Each runs once, in its own transaction together with
+the row that records it, and under an advisory lock, so that two engines starting at once cannot collide and
+an interrupted upgrade continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from importlib import metadata, resources
+
+import psycopg
+from psycopg import sql
+
+from runnel.errors import UserError
+
+log = logging.getLogger(__name__)
+
+MINIMUM_SERVER = 18
+EXTENSION_SCHEMA = "pgtrickle_ext"
+MIGRATION_LOCK = (1920298606, 2)
+
+LOCK = "SELECT pg_advisory_lock(%s, %s)"
+UNLOCK = "SELECT pg_advisory_unlock(%s, %s)"
+CREATE_LEDGER = """
+CREATE SCHEMA IF NOT EXISTS pgtrickle;
+CREATE TABLE IF NOT EXISTS pgtrickle.pgt_migrations (
+    version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
+"""
+LEDGER_EXISTS = "SELECT to_regclass('pgtrickle.pgt_migrations') IS NOT NULL"
+APPLIED = "SELECT version FROM pgtrickle.pgt_migrations"
+RECORD = "INSERT INTO pgtrickle.pgt_migrations (version, name) VALUES (%s, %s)"
+SET_SETTING = """
+INSERT INTO pgtrickle.pgt_settings (key, value) VALUES (%s, %s)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE pgt_settings.value IS DISTINCT FROM excluded.value
+"""
+HAS_DBLINK = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'dblink')"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One numbered step: `0002_capture.sql` has version 2 and name `capture`."""
+
+    version: int
+    name: str
+    text: str
+
+
+def migrations() -> list[Migration]:
+    """All steps shipped with this package, in order."""
+    found = []
+    for entry in resources.files("runnel.catalog").joinpath("migrations").iterdir():
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
+        if match:
+            text = entry.read_text(encoding="utf-8")
+            found.append(Migration(version=int(match[1]), name=match[2], text=text))
+    return sorted(found, key=lambda step: step.version)
+
+
+def migrate(
+    dsn_or_conn: str | psycopg.Connection[tuple[object, ...]],
+    *,
+    loopback: str | None = None,
+    version: str | None = None,
+) -> list[int]:
+    """Bring the database up to date and return the versions applied now (none when it already was).
+
+    `loopback` is the connection string with which SQL functions reach their own server to hand a request to
+    the engine; without it they use the server's socket. `version` is what `pgtrickle.version()` answers.
+    """
+    if isinstance(dsn_or_conn, str):
+        with psycopg.connect(dsn_or_conn, autocommit=True) as conn:
+            return _migrate(conn, loopback, version or package_version())
+    if dsn_or_conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        raise UserError("migrations need a connection with no open transaction")
+    before = dsn_or_conn.autocommit
+    dsn_or_conn.autocommit = True
+    try:
+        return _migrate(dsn_or_conn, loopback, version or package_version())
+    finally:
+        dsn_or_conn.autocommit = before
+
+
+def package_version() -> str:
+    """The installed version of Runnel, also when run from a source tree that was never installed."""
+    try:
+        return metadata.version("runnel")
+    except metadata.PackageNotFoundError:
+        return "0.0.0"
+
+
+def check_server(conn: psycopg.Connection[tuple[object, ...]]) -> None:
+    """Refuse servers that lack what refreshes are built on (MERGE ... RETURNING old, new)."""
+    number = conn.info.server_version
+    if number // 10000 < MINIMUM_SERVER:
+        name = conn.info.parameter_status("server_version") or str(number)
+        raise UserError(
+            f"PostgreSQL {name} is too old: Runnel needs PostgreSQL {MINIMUM_SERVER} or later",
+            hint="upgrade the server, or run `runnel up` without --dsn to use the embedded PostgreSQL 18",
+        )
+
+
+def _migrate(
+    conn: psycopg.Connection[tuple[object, ...]], loopback: str | None, version: str
+) -> list[int]:
+    check_server(conn)
+    conn.execute(LOCK, MIGRATION_LOCK)
+    try:
+        known = migrations()
+        done = _applied(conn)
+        newest = known[-1].version
+        if done and max(done) > newest:
+            raise UserError(
+                f"the database was upgraded by a newer Runnel (schema {max(done)}, this one knows {newest})",
+                hint="upgrade this installation of Runnel",
+            )
+        _install_dblink(conn)
+        fresh = [step for step in known if step.version not in done]
+        for step in fresh:
+            with conn.transaction():
+                conn.execute(step.text.encode())
+                conn.execute(RECORD, (step.version, step.name))
+        with conn.transaction():
+            conn.execute(SET_SETTING, ("version", version))
+            if loopback is not None:
+                conn.execute(SET_SETTING, ("loopback", loopback))
+        return [step.version for step in fresh]
+    finally:
+        # A broken connection has lost the lock anyway; its own error must reach the caller, not this one.
+        if not conn.closed:
+            conn.execute(UNLOCK, MIGRATION_LOCK)
+
+
+def _applied(conn: psycopg.Connection[tuple[object, ...]]) -> set[int]:
+    exists = conn.execute(LEDGER_EXISTS).fetchone()
+    if exists is None or not exists[0]:
+        # Asked first so that a role that may not create schemas can still start on an installed database.
+        conn.execute(CREATE_LEDGER)
+    return {int(str(row[0])) for row in conn.execute(APPLIED)}
+
+
+def _install_dblink(conn: psycopg.Connection[tuple[object, ...]]) -> None:
+    """The engine works without dblink; only the SQL functions that wait for it need the extension."""
+    found = conn.execute(HAS_DBLINK).fetchone()
+    if found is not None and found[0]:
+        return
+    schema = sql.Identifier(EXTENSION_SCHEMA)
+    try:
+        with conn.transaction():
+            conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
+            conn.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS dblink SCHEMA {}").format(schema))
+    except psycopg.Error as error:
+        log.warning(
+            "the dblink extension could not be installed (%s); SQL functions that call the engine will not work "
+            "until an administrator runs: CREATE EXTENSION dblink",
+            error.diag.message_primary or error,
+        )

@@ -1,0 +1,135 @@
+"""`runnel create`, `alter`, `drop`, `refresh` and `validate`: the life of a stream table."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runnel.cli.output import JsonOption, done, print_checks, print_json
+from runnel.cli.target import DsnOption, HomeOption, open_client
+from runnel.errors import UserError
+
+
+class Mode(StrEnum):
+    """How a stream table is refreshed."""
+
+    AUTO = "AUTO"
+    DIFFERENTIAL = "DIFFERENTIAL"
+    FULL = "FULL"
+
+
+NameArgument = Annotated[str, typer.Argument(help="Stream table, e.g. revenue or sales.revenue.")]
+QueryArgument = Annotated[
+    str | None, typer.Argument(help="The query, or - to read it from standard input.", show_default=False)
+]
+FileOption = Annotated[
+    Path | None, typer.Option("--file", "-f", help="Read the query from a file.", exists=True, dir_okay=False)
+]
+ScheduleHelp = "5s, 1m, 1h30m, a cron expression, or calculated."
+
+
+def create(
+    name: NameArgument,
+    query: QueryArgument = None,
+    file: FileOption = None,
+    schedule: Annotated[str, typer.Option(help=ScheduleHelp)] = "calculated",
+    mode: Annotated[Mode, typer.Option(case_sensitive=False, help="Refresh mode.")] = Mode.AUTO,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace one of that name.")] = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Define a stream table with a query and fill it."""
+    text = _required_query(query, file)
+    with open_client(home, dsn) as client:
+        make = client.create_or_replace_stream_table if replace else client.create_stream_table
+        make(name, text, schedule=schedule, refresh_mode=mode.value)
+    done(f"Stream table {name} is ready.")
+
+
+def alter(
+    name: NameArgument,
+    query: Annotated[str | None, typer.Option(help="The new query, or - for standard input.")] = None,
+    file: FileOption = None,
+    schedule: Annotated[str | None, typer.Option(help=ScheduleHelp)] = None,
+    mode: Annotated[Mode | None, typer.Option(case_sensitive=False, help="Refresh mode.")] = None,
+    suspend: Annotated[
+        bool | None, typer.Option("--suspend/--resume", help="Stop or go on refreshing.")
+    ] = None,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Change the query, schedule or mode of a stream table, or suspend and resume it."""
+    changes = {
+        "query": _query_text(query, file),
+        "schedule": schedule,
+        "refresh_mode": mode.value if mode else None,
+        "status": "SUSPENDED" if suspend else None,
+    }
+    with open_client(home, dsn) as client:
+        # Resuming also forgets the errors, which is what resume_stream_table is for.
+        if suspend is not False or any(changes.values()):
+            client.alter_stream_table(name, **changes)
+        if suspend is False:
+            client.resume(name)
+    done(f"Stream table {name} is altered.")
+
+
+def drop(
+    name: NameArgument,
+    cascade: Annotated[bool, typer.Option("--cascade", help="Also drop what depends on it.")] = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Drop a stream table, with its state and the capture that nothing else needs."""
+    with open_client(home, dsn) as client:
+        client.drop_stream_table(name, cascade=cascade)
+    done(f"Stream table {name} is dropped.")
+
+
+def refresh(
+    names: Annotated[list[str] | None, typer.Argument(help="Stream tables; all when none is named.")] = None,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Refresh stream tables now."""
+    with open_client(home, dsn) as client:
+        if not names:
+            client.refresh()
+        for name in names or ():
+            client.refresh(name)
+    done(f"Refreshed {', '.join(names) if names else 'all stream tables'}.")
+
+
+def validate(
+    query: QueryArgument = None,
+    file: FileOption = None,
+    json: JsonOption = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Say whether and how a query can be maintained, without creating anything."""
+    text = _required_query(query, file)
+    with open_client(home, dsn) as client:
+        checks = client.validate(text)
+    print_json(checks) if json else print_checks(checks)
+    if any(each.severity.upper() in ("ERROR", "CRITICAL") for each in checks):
+        raise typer.Exit(1)
+
+
+def _required_query(query: str | None, file: Path | None) -> str:
+    text = _query_text(query, file)
+    if text is None:
+        raise UserError("The query is missing.", hint="Give it as an argument, with --file, or - for stdin.")
+    return text
+
+
+def _query_text(query: str | None, file: Path | None) -> str | None:
+    if query is not None and file is not None:
+        raise UserError("Give the query either as text or with --file, not both.")
+    if file is not None:
+        return file.read_text(encoding="utf-8")
+    return sys.stdin.read() if query == "-" else query

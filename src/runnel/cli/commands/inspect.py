@@ -1,0 +1,68 @@
+"""`runnel status`, `history`, `explain` and `verify`: what is there, what happened, is it right."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from runnel.cli.output import JsonOption, done, print_history, print_json, print_status, print_verified
+from runnel.cli.target import DsnOption, HomeOption, open_client
+from runnel.errors import UserError
+
+NameArgument = Annotated[str, typer.Argument(help="Stream table.")]
+OptionalName = Annotated[str | None, typer.Argument(help="Stream table; all when none is named.")]
+
+
+def status(
+    name: OptionalName = None, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None
+) -> None:
+    """Show every stream table: state, mode, staleness, last refresh, pending changes, errors."""
+    with open_client(home, dsn) as client:
+        tables = client.status()
+    if name is not None:
+        tables = [each for each in tables if name in (each.relation, each.name, f"{each.schema}.{each.name}")]
+        if not tables:
+            raise UserError(f"There is no stream table {name}.", hint="`runnel status` lists them.")
+    print_json(tables) if json else print_status(tables)
+
+
+def history(
+    name: OptionalName = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many refreshes.")] = 20,
+    json: JsonOption = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Show the latest refreshes, newest first."""
+    with open_client(home, dsn) as client:
+        refreshes = client.history(name, limit)
+    print_json(refreshes) if json else print_history(refreshes)
+
+
+def explain(
+    name: NameArgument, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None
+) -> None:
+    """Show how a stream table is maintained: stages, delta rules, what is pushed to PostgreSQL."""
+    with open_client(home, dsn) as client:
+        text = client.explain(name)
+    print_json(text.splitlines()) if json else done(text)
+
+
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Stream tables; all when none is named.")] = None,
+    json: JsonOption = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Refresh, then compare with the query in the same snapshot; exit code 1 when a row differs."""
+    with open_client(home, dsn) as client:
+        chosen = names or [each.relation for each in client.status()]
+        results = {name: client.verify(name) for name in chosen}
+    if json:
+        print_json(results)
+    else:
+        for name, result in results.items():
+            print_verified(name, result)
+    if not all(result.ok for result in results.values()):
+        raise typer.Exit(1)

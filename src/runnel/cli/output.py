@@ -1,0 +1,226 @@
+"""How results look: tables for people, JSON for programs. rich is imported only when something is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from runnel.client import Check, Refresh, StreamTableStatus, VerifyResult
+    from runnel.errors import RunnelError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_STATE_COLOURS = {"ACTIVE": "green", "INITIALIZING": "yellow", "SUSPENDED": "yellow", "ERROR": "red"}
+_SEVERITY_COLOURS = {
+    "ERROR": "red",
+    "CRITICAL": "red",
+    "WARNING": "yellow",
+    "WARN": "yellow",
+    "OK": "green",
+    "INFO": "dim",
+}
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """A line about what is going on, apart from the result on stdout."""
+    console(stderr=True).print(text, style="dim", markup=False)
+
+
+def done(text: str) -> None:
+    console().print(text, markup=False)
+
+
+def print_error(error: RunnelError) -> None:
+    """One red line, then what PostgreSQL or the engine adds to it."""
+    out = console(stderr=True)
+    out.print(error.message, style="bold red", markup=False)
+    if error.detail:
+        out.print(error.detail, markup=False)
+    if error.hint:
+        out.print(f"Hint: {error.hint}", style="cyan", markup=False)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(_plain(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def print_status(tables: Sequence[StreamTableStatus]) -> None:
+    if not tables:
+        done("No stream tables yet. Create one with: runnel create NAME 'SELECT ...'")
+        return
+    _draw(
+        [
+            "stream table",
+            "state",
+            "mode",
+            "schedule",
+            ">staleness",
+            ">last refresh",
+            ">rows",
+            ">pending",
+            "error",
+        ],
+        [
+            [
+                each.relation,
+                _coloured(each.status, _STATE_COLOURS),
+                _mode(each),
+                each.schedule,
+                span(each.staleness),
+                milliseconds(each.last_refresh_ms),
+                delta_rows(each.rows_inserted, each.rows_deleted),
+                _count(each.pending_changes),
+                _error(each),
+            ]
+            for each in tables
+        ],
+    )
+
+
+def print_history(refreshes: Sequence[Refresh]) -> None:
+    _draw(
+        ["start", "stream table", "action", "status", "by", ">took", ">changes", ">rows", ">jobs", "note"],
+        [
+            [
+                f"{each.start_time:%Y-%m-%d %H:%M:%S}",
+                each.name,
+                each.action,
+                _coloured(each.status, {"COMPLETED": "green", "FAILED": "red", "RUNNING": "yellow"}),
+                (each.initiated_by or "").lower(),
+                milliseconds(each.milliseconds),
+                _count(each.changes_read),
+                delta_rows(each.rows_inserted, each.rows_deleted),
+                _count(each.spark_jobs),
+                _escape(each.error_message or each.reason or ""),
+            ]
+            for each in refreshes
+        ],
+    )
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    _draw(
+        ["check", "severity", "result"],
+        [[each.name, _coloured(each.severity, _SEVERITY_COLOURS), _escape(each.result)] for each in checks],
+    )
+
+
+def print_verified(name: str, result: VerifyResult) -> None:
+    out = console()
+    if result.ok:
+        rows = result.counts.get("expected", result.counts.get("rows"))
+        counted = f" ({rows:,} rows)" if rows is not None else ""
+        out.print(f"[green]✓[/] {_escape(name)} equals its query in PostgreSQL{counted}")
+        return
+    out.print(f"[bold red]✗ {_escape(name)} differs from its query in PostgreSQL[/]")
+    for title, sign, rows_of in (("missing", "-", result.missing), ("unexpected", "+", result.unexpected)):
+        if rows_of:
+            out.print(f"  {title}:")
+        for row in rows_of:
+            out.print(f"    {sign} {row}", markup=False)
+
+
+def span(value: dt.timedelta | None) -> str:
+    """A length of time at the precision one cares about: 0.4s, 12s, 3m 5s, 2h 10m."""
+    if value is None:
+        return "-"
+    seconds = max(value.total_seconds(), 0.0)
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    for size, unit, smaller_size, smaller in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // smaller_size}{smaller}"
+    return f"{whole}s"
+
+
+def milliseconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+
+
+def delta_rows(inserted: int | None, deleted: int | None) -> str:
+    if inserted is None and deleted is None:
+        return "-"
+    return f"+{inserted or 0:,} -{deleted or 0:,}"
+
+
+def _draw(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; a header that starts with > is a column of numbers."""
+    from rich.table import Table
+
+    out = console()
+    if not out.is_terminal:
+        # A pipe has no width: never cut what a program is going to read.
+        out.width = 10_000
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header.lstrip(">"), justify="right" if header.startswith(">") else "left")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def _mode(each: StreamTableStatus) -> str:
+    if each.refresh_mode == each.effective_mode:
+        return each.effective_mode
+    return f"{each.refresh_mode} ({each.effective_mode})"
+
+
+def _error(each: StreamTableStatus) -> str:
+    if not each.last_error:
+        return ""
+    again = f"{each.consecutive_errors}x " if each.consecutive_errors > 1 else ""
+    return f"[red]{again}{_escape(each.last_error.splitlines()[0])}[/]"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _coloured(text: str, colours: Mapping[str, str]) -> str:
+    return f"[{colours.get(text.upper(), 'default')}]{_escape(text)}[/]"
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say: seconds for spans, ISO for times, text for exact numbers."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    return value

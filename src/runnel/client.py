@@ -1,0 +1,300 @@
+"""The Python way in: a thin client over the SQL functions of schema `pgtrickle`.
+
+Whatever this module can do, psql can do too; it adds types and turns the server's errors into RunnelError.
+A client needs no Spark and no Java, only a connection to the database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, LiteralString, Self
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from runnel.errors import RunnelError, TransientError, UserError
+
+Row = dict[str, Any]
+Query = LiteralString | sql.SQL | sql.Composed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTableStatus:
+    """One stream table as `runnel status` shows it."""
+
+    relation: str  # quoted, and qualified where the search path asks for it: usable in SQL as it is
+    schema: str
+    name: str
+    status: str
+    refresh_mode: str
+    effective_mode: str
+    mode_reason: str | None
+    schedule: str
+    is_populated: bool
+    data_timestamp: dt.datetime | None
+    staleness: dt.timedelta | None
+    last_refresh_at: dt.datetime | None
+    last_refresh_ms: float | None
+    last_action: str | None
+    rows_inserted: int | None
+    rows_deleted: int | None
+    pending_changes: int | None
+    consecutive_errors: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refresh:
+    """One line of a stream table's history."""
+
+    name: str
+    start_time: dt.datetime
+    end_time: dt.datetime | None
+    data_timestamp: dt.datetime | None
+    action: str
+    status: str
+    initiated_by: str | None
+    changes_read: int | None
+    rows_inserted: int | None
+    rows_deleted: int | None
+    reason: str | None
+    error_message: str | None
+    timings: Mapping[str, float] | None
+    spark_jobs: int | None
+
+    @property
+    def milliseconds(self) -> float | None:
+        if self.end_time is None:
+            return None
+        return (self.end_time - self.start_time).total_seconds() * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """A stream table compared with its query in one snapshot; the rows are PostgreSQL's own text of them."""
+
+    ok: bool
+    missing: Sequence[str]
+    unexpected: Sequence[str]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One answer of `validate` or `health`."""
+
+    name: str
+    result: str
+    severity: str
+
+
+class Client:
+    """A connection to a database with stream tables. Reconnects when the server went away between calls."""
+
+    def __init__(self, dsn: str, *, on_notice: Callable[[str], None] | None = None) -> None:
+        self.dsn = dsn
+        self._on_notice = on_notice
+        self._opened: psycopg.Connection[Row] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def create_stream_table(
+        self, name: str, query: str, schedule: str = "calculated", refresh_mode: str = "AUTO", **options: Any
+    ) -> None:
+        """Define a stream table and fill it. Returns when its rows are there."""
+        given = {"name": name, "query": query, "schedule": schedule, "refresh_mode": refresh_mode, **options}
+        self._call("create_stream_table", given)
+
+    def create_or_replace_stream_table(
+        self, name: str, query: str, schedule: str = "calculated", refresh_mode: str = "AUTO", **options: Any
+    ) -> None:
+        """As `create_stream_table`; one of that name is altered to match instead."""
+        given = {"name": name, "query": query, "schedule": schedule, "refresh_mode": refresh_mode, **options}
+        self._call("create_or_replace_stream_table", given)
+
+    def alter_stream_table(self, name: str, **changes: Any) -> None:
+        """Change query, schedule, refresh_mode or status ('ACTIVE', 'SUSPENDED'); None means unchanged."""
+        given = {key: value for key, value in changes.items() if value is not None}
+        if not given:
+            raise UserError(
+                "There is nothing to alter.", hint="Give a query, schedule, refresh_mode or status."
+            )
+        self._call("alter_stream_table", {"name": name, **given})
+
+    def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
+        self._call("drop_stream_table", {"name": name, "cascade": cascade})
+
+    def refresh(self, name: str | None = None) -> None:
+        """Refresh one stream table now, or all active ones, sources before the tables that use them."""
+        names = [name] if name is not None else [each.relation for each in self._in_order()]
+        for each in names:
+            self._call("refresh_stream_table", {"name": each})
+
+    def resume(self, name: str) -> None:
+        """Let a suspended or failed stream table take part again."""
+        self._call("resume_stream_table", {"name": name})
+
+    def status(self) -> list[StreamTableStatus]:
+        """Every stream table, by name. Needs no engine."""
+        return [StreamTableStatus(**row) for row in self._rows(_STATUS, {})]
+
+    def history(self, name: str | None = None, limit: int = 20) -> list[Refresh]:
+        """The latest refreshes, newest first. Needs no engine."""
+        query = _HISTORY_OF_ALL if name is None else _HISTORY_OF_ONE
+        return [Refresh(**row) for row in self._rows(query, {"name": name, "limit": limit})]
+
+    def explain(self, name: str) -> str:
+        """The stages, the delta rule of each operator, and what a refresh would read."""
+        rows = self._rows("SELECT line FROM pgtrickle.explain_stream_table(%(name)s) AS line", {"name": name})
+        return "\n".join(row["line"] for row in rows)
+
+    def validate(self, query: str) -> list[Check]:
+        """What would be said about a query at creation, without creating anything."""
+        rows = self._rows(
+            "SELECT check_name AS name, result, severity FROM pgtrickle.validate_query(%(query)s)",
+            {"query": query},
+        )
+        return [Check(**row) for row in rows]
+
+    def verify(self, name: str) -> VerifyResult:
+        """Refresh, then compare the table with its query as PostgreSQL answers it in the same snapshot."""
+        said = self._rows("SELECT pgtrickle.verify_stream_table(%(name)s) AS said", {"name": name})[0]["said"]
+        return VerifyResult(
+            ok=bool(said["ok"]),
+            missing=tuple(said.get("missing") or ()),
+            unexpected=tuple(said.get("unexpected") or ()),
+            counts=said.get("counts") or {},
+        )
+
+    def health(self) -> list[Check]:
+        """Whether an engine runs, and which stream tables fail or fall behind. Needs no engine."""
+        rows = self._rows(
+            "SELECT check_name AS name, detail AS result, severity FROM pgtrickle.health_check()"
+        )
+        return [Check(**row) for row in rows]
+
+    def change_buffers(self) -> list[Row]:
+        """The captured changes that some stream table has yet to consume. Needs no engine."""
+        return self._rows("SELECT * FROM pgtrickle.change_buffer_sizes()")
+
+    def dependency_tree(self) -> list[Row]:
+        """Stream tables and what they read. Needs no engine."""
+        return self._rows("SELECT * FROM pgtrickle.dependency_tree()")
+
+    def query(self, text: Query) -> list[Row]:
+        """Run any query on this client's connection: handy in notebooks."""
+        return self._rows(text)
+
+    def _in_order(self) -> list[StreamTableStatus]:
+        """Active stream tables, each after those it reads."""
+        rank = {(row["pgt_schema"], row["pgt_name"]): row["depth"] for row in self._rows(_DEPTHS)}
+        active = [each for each in self.status() if each.status in ("ACTIVE", "INITIALIZING")]
+        return sorted(active, key=lambda each: rank.get((each.schema, each.name), 0))
+
+    def _call(self, function: str, arguments: Mapping[str, Any]) -> None:
+        """SELECT pgtrickle.function(name => value, ...)."""
+        named = [sql.SQL("{} => {}").format(sql.Identifier(key), sql.Placeholder(key)) for key in arguments]
+        self._rows(
+            sql.SQL("SELECT {}({})").format(sql.Identifier("pgtrickle", function), sql.SQL(", ").join(named)),
+            arguments,
+        )
+
+    def _rows(self, query: Query, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        with _as_runnel_errors():
+            cursor = self._connection().execute(query, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def _connection(self) -> psycopg.Connection[Row]:
+        if self._opened is None or self._opened.closed:
+            self._opened = psycopg.Connection[Row].connect(self.dsn, autocommit=True, row_factory=dict_row)
+            self._opened.add_notice_handler(self._pass_notice)
+        return self._opened
+
+    def _pass_notice(self, said: psycopg.errors.Diagnostic) -> None:
+        if self._on_notice is not None and said.message_primary:
+            self._on_notice(said.message_primary)
+
+
+def connect(dsn: str, *, on_notice: Callable[[str], None] | None = None) -> Client:
+    """A client of the database at `dsn`, connected: a wrong address fails here, not at the first call."""
+    client = Client(dsn, on_notice=on_notice)
+    client.query("SELECT")
+    return client
+
+
+@contextlib.contextmanager
+def _as_runnel_errors() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _translated(error) from error
+
+
+def _translated(error: psycopg.Error) -> RunnelError:
+    said = error.diag
+    message, _, rest = (said.message_primary or str(error).strip() or type(error).__name__).partition("\n")
+    if said.message_primary is None and isinstance(error, psycopg.OperationalError):
+        # The server never answered: libpq's own text is all there is.
+        hint = "Check the DSN, or start the embedded server with `runnel up`."
+        return TransientError(message, hint=hint, detail=rest.strip() or None)
+    state = error.sqlstate
+    advice = said.message_hint
+    if state in ("3F000", "42883") and "pgtrickle" in message:
+        advice = "Runnel's schema is missing or old in this database: run `runnel up` or `runnel init`."
+    family = TransientError if isinstance(error, psycopg.OperationalError) else RunnelError
+    return family(message, hint=advice, detail=said.message_detail, sqlstate=state)
+
+
+_STATUS: LiteralString = """
+SELECT t.pgt_relid::regclass::text AS relation, t.pgt_schema AS schema, t.pgt_name AS name, p.status,
+       p.refresh_mode, p.effective_mode, t.mode_reason, p.schedule, p.is_populated, p.data_timestamp,
+       p.staleness, t.last_refresh_at, p.last_refresh_ms, h.action AS last_action, h.rows_inserted,
+       h.rows_deleted, p.pending_changes, p.consecutive_errors, p.last_error
+FROM pgtrickle.pgt_status() p
+JOIN pgtrickle.pgt_stream_tables t ON format('%%I.%%I', t.pgt_schema, t.pgt_name) = p.name
+LEFT JOIN LATERAL (
+    SELECT * FROM pgtrickle.pgt_refresh_history h
+    WHERE h.pgt_id = t.pgt_id AND h.status = 'COMPLETED' ORDER BY h.refresh_id DESC LIMIT 1) h ON true
+ORDER BY t.pgt_schema, t.pgt_name
+"""
+
+_HISTORY_OF_ONE: LiteralString = """
+SELECT %(name)s::text AS name, h.start_time, h.end_time, h.data_timestamp, h.action, h.status, h.initiated_by,
+       h.changes_read, h.rows_inserted, h.rows_deleted, h.reason, h.error_message, h.timings, h.spark_jobs
+FROM pgtrickle.get_refresh_history(%(name)s, %(limit)s) h
+ORDER BY h.refresh_id DESC
+"""
+
+_HISTORY_OF_ALL: LiteralString = """
+SELECT t.pgt_relid::regclass::text AS name, h.start_time, h.end_time, h.data_timestamp, h.action, h.status,
+       h.initiated_by, h.changes_read, h.rows_inserted, h.rows_deleted, h.reason, h.error_message, h.timings,
+       h.spark_jobs
+FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_stream_tables t USING (pgt_id)
+ORDER BY h.refresh_id DESC LIMIT %(limit)s
+"""
+
+_DEPTHS: LiteralString = """
+WITH RECURSIVE d(pgt_id, depth) AS (
+    SELECT pgt_id, 0 FROM pgtrickle.pgt_stream_tables
+    UNION
+    SELECT p.pgt_id, d.depth + 1 FROM d JOIN pgtrickle.pgt_dependencies p ON p.source_pgt_id = d.pgt_id
+)
+SELECT t.pgt_schema, t.pgt_name, max(d.depth) AS depth
+FROM d JOIN pgtrickle.pgt_stream_tables t USING (pgt_id) GROUP BY 1, 2
+"""

@@ -1,0 +1,1 @@
+"""PLAN -> DELTA: pure rules, one per module. Nothing here touches a server."""

@@ -1,0 +1,1 @@
+"""The vocabulary every room may use; imports nothing but the standard library."""

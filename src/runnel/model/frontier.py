@@ -1,0 +1,34 @@
+"""The frontier of a stream table: the version of every source that it has consumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Versions per kind of source: an MVCC snapshot, the clock, and refresh counters of stream tables."""
+
+    snapshot: str | None = None
+    clock: str | None = None
+    stream_tables: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> Frontier:
+        """Read the catalog's form."""
+        value = value or {}
+        return cls(
+            snapshot=value.get("postgres"),
+            clock=value.get("clock"),
+            stream_tables={int(k): int(v) for k, v in (value.get("stream_tables") or {}).items()},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The catalog's form, readable by a person."""
+        return {
+            "postgres": self.snapshot,
+            "clock": self.clock,
+            "stream_tables": {str(k): v for k, v in sorted(self.stream_tables.items())},
+        }

@@ -1,0 +1,89 @@
+"""PostgreSQL types, and the forms in which their values travel to Spark and back.
+
+Spark never interprets a value that PostgreSQL can interpret: it compares keys for equality, multiplies weights,
+and adds numbers. So a value travels in one of few forms, and everything else is text in PostgreSQL's own
+notation, which its input functions read back without loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Family = Literal[
+    "int", "numeric", "float", "text", "bpchar", "bool", "date", "timestamp", "timestamptz", "uuid", "enum", "other"
+]
+FormKind = Literal["long", "bool", "text", "decimal", "double"]
+
+# Spark's decimals end at 38 digits; ten are kept free so that a sum over ten billion rows cannot overflow.
+DECIMAL_DIGITS = 38
+SUM_HEADROOM = 10
+
+_FAMILIES: dict[int, Family] = {
+    20: "int", 21: "int", 23: "int",
+    1700: "numeric",
+    700: "float", 701: "float",
+    25: "text", 1043: "text", 19: "text",
+    1042: "bpchar",
+    16: "bool",
+    1082: "date", 1114: "timestamp", 1184: "timestamptz",
+    2950: "uuid",
+}  # fmt: skip
+
+_INT_DIGITS = {21: 5, 23: 10, 20: 19}
+
+
+@dataclass(frozen=True, slots=True)
+class PgType:
+    """A PostgreSQL type with its modifier, as `format_type` prints it."""
+
+    oid: int
+    typmod: int
+    sql: str
+    is_enum: bool = False
+
+    @property
+    def family(self) -> Family:
+        """The group of types that share one form and one notion of equality."""
+        return "enum" if self.is_enum else _FAMILIES.get(self.oid, "other")
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """(precision, scale) when every value of the type is an exact decimal within them."""
+        if self.oid in _INT_DIGITS:
+            return _INT_DIGITS[self.oid], 0
+        if self.oid == 1700 and self.typmod >= 4:
+            precision = ((self.typmod - 4) >> 16) & 0xFFFF
+            scale = (self.typmod - 4) & 0x7FF
+            # A negative scale is stored in the same bits; such a type has no fraction to bound.
+            return (precision, scale) if scale <= 1000 else None
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How one computed column travels: the Arrow/Spark side of a PostgreSQL expression."""
+
+    kind: FormKind
+    scale: int = 0
+
+
+LONG = Form("long")
+BOOL = Form("bool")
+TEXT = Form("text")
+DOUBLE = Form("double")
+
+
+def decimal_form(scale: int) -> Form:
+    """A decimal with all the digits Spark has."""
+    return Form("decimal", scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a relation or of a query's result."""
+
+    name: str
+    type: PgType
+    not_null: bool = False
+    collation: str | None = None

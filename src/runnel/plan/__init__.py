@@ -1,0 +1,1 @@
+"""What a query means: stages, join trees, heads, and helpers over scalar expressions."""

@@ -1,0 +1,228 @@
+"""The plan: a query as a short list of stages.
+
+A stage is a UNION ALL of branches under one head. A branch is a tree of joins over leaves; a leaf is one
+occurrence of a source. Scalar expressions are sqlglot trees whose columns are written `l<leaf>.<column>`;
+treat them as immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sqlglot import exp
+
+from runnel.model.names import Name
+from runnel.model.types import Column, Form, PgType
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table or stream table outside of the query."""
+
+    oid: int
+    name: Name
+    columns: tuple[Column, ...]
+    pgt_id: int | None = None
+    """Set when the relation is itself a stream table: its changes come from its change log."""
+    rows: float = 0.0
+    indexed: frozenset[str] = frozenset()
+    """Columns that lead some index: a restriction by them is cheap."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRef:
+    """The hidden output table of an earlier stage of the same stream table."""
+
+    index: int
+    columns: tuple[Column, ...]
+
+
+Source = Relation | StageRef
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """An expression over one leaf, evaluated by PostgreSQL while reading it."""
+
+    sql: str
+    form: Form
+    type: PgType
+    collation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One occurrence of a source: what is read from it, all of it evaluated by PostgreSQL."""
+
+    id: int
+    source: Source
+    filters: tuple[str, ...] = ()
+    clock_filters: tuple[str, ...] = ()
+    """Predicates over the clock, with `:clock` where the current time goes."""
+    clock_negations: tuple[str, ...] = ()
+    """Their negations; of a plain comparison the opposite comparison, so that an index on the column serves."""
+    computed: tuple[Computed, ...] = ()
+    uses: tuple[str, ...] = ()
+    """Source columns that any filter or computed column mentions."""
+
+    def column(self, index: int) -> str:
+        """The name of a computed column in every DataFrame of this stage."""
+        return f"l{self.id}_{index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Equi:
+    """`left = right` between computed columns of two leaves: a join key."""
+
+    left_leaf: int
+    left: int
+    right_leaf: int
+    right: int
+    array_type: str
+    """The PostgreSQL type in which key values are handed to a restricted read."""
+    left_sql: str
+    right_sql: str
+    null_safe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """A condition that Spark evaluates: Spark SQL text over computed columns."""
+
+    sql: str
+    leaves: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeafNode:
+    """A leaf in the tree."""
+
+    leaf: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Inner or cross join of any number of inputs, or a filter when there is one input."""
+
+    children: tuple[Tree, ...]
+    equi: tuple[Equi, ...] = ()
+    residual: tuple[Residual, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """LEFT or FULL join; RIGHT is written as LEFT with its sides exchanged."""
+
+    kind: Literal["left", "full"]
+    left: Tree
+    right: Tree
+    equi: tuple[Equi, ...] = ()
+    residual: tuple[Residual, ...] = ()
+
+
+Tree = LeafNode | Inner | Outer
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One select-project-join block. `carried` maps the head's inputs onto computed columns."""
+
+    tree: Tree
+    leaves: tuple[Leaf, ...]
+    carried: tuple[tuple[int, int], ...]
+    """(leaf, computed) of each column that leaves Spark as it is, in order."""
+    sums: tuple[tuple[int, int], ...]
+    """(leaf, computed) of each column that Spark adds up, weighted."""
+    inputs: tuple[str, ...] = ()
+    """Per head input: PostgreSQL SQL over the carried columns, named `c0`, `c1`, ..."""
+    late: tuple[str, ...] = ()
+    """Conditions that only PostgreSQL can evaluate, over the carried columns, before the head."""
+
+
+Strategy = Literal["rows", "count", "sum", "bools", "bag"]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One aggregate call: how it is kept, and how its value is computed from what is kept."""
+
+    function: str
+    strategy: Strategy
+    distinct: bool
+    args: tuple[int, ...]
+    """Indexes into the head's inputs (the filter clause is folded into them)."""
+    type: PgType
+    text: str
+    """The call as the user wrote it, for people."""
+    squares: bool = False
+    nan: bool = False
+    partial: int | None = None
+    """Index of the first of Spark's partial sums for it; None when PostgreSQL adds up carried values."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsHead:
+    """No state: the rows themselves are the result. Output i is input i."""
+
+    inputs: tuple[PgType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHead:
+    """GROUP BY (DISTINCT is a GROUP BY of every column without aggregates)."""
+
+    keys: tuple[PgType, ...]
+    key_collations: tuple[str | None, ...]
+    aggregates: tuple[Aggregate, ...]
+    inputs: tuple[PgType, ...]
+    """Types of all inputs; the first len(keys) are the keys."""
+    outputs: tuple[str, ...]
+    """PostgreSQL SQL of each output column over `k<i>` (keys) and `a<j>` (aggregates)."""
+    having: str | None = None
+
+
+Head = RowsHead | GroupHead
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Branches under a head, with the columns of the result."""
+
+    index: int
+    branches: tuple[Branch, ...]
+    head: Head
+    columns: tuple[Column, ...]
+    indexed: tuple[str, ...] = ()
+    """Output columns that a later stage joins by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All stages in order; the last one is the stream table."""
+
+    stages: tuple[Stage, ...]
+    relations: tuple[Relation, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uses_clock(self) -> bool:
+        """Whether rows enter or leave as time passes."""
+        return any(leaf.clock_filters for stage in self.stages for b in stage.branches for leaf in b.leaves)
+
+
+def tree_leaves(tree: Tree) -> Iterator[int]:
+    """The leaves below a node, left to right."""
+    match tree:
+        case LeafNode(leaf):
+            yield leaf
+        case Inner(children=children):
+            for child in children:
+                yield from tree_leaves(child)
+        case Outer(left=left, right=right):
+            yield from tree_leaves(left)
+            yield from tree_leaves(right)
+
+
+ScalarExpression = exp.Expression

@@ -1,0 +1,151 @@
+"""Reading the leaves of a stage inside the refresh transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import psycopg
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from runnel.model.frontier import Frontier
+from runnel.plan.stage import Leaf, Relation, Stage, StageRef
+from runnel.refresh.compute import LeafReader
+from runnel.refresh.maintained import Maintained
+from runnel.sources.arrow import leaf_schema, read_arrow
+from runnel.sources.statements import (
+    Buffer,
+    Clock,
+    Restriction,
+    after_query,
+    delta_query,
+    log_buffer,
+    stage_buffer,
+    table_buffer,
+)
+from runnel.spark.session import SMALL_ROWS, Sessions
+from runnel.spark.task import slice_reader
+
+# A slice of a table that one task reads: 64 MiB of pages.
+_SLICE_PAGES = 8192
+
+
+@dataclass
+class LeafAccess:
+    """One stream table's view of its sources during one refresh."""
+
+    conn: psycopg.Connection
+    dsn: str
+    sessions: Sessions
+    table: Maintained
+    role: str | None
+    clock: Clock
+    attributes: Mapping[int, Mapping[str, int]]
+    """Per captured table: column name -> attribute number, as in its buffer."""
+    versions: Mapping[int, int]
+    fresh: frozenset[int] = frozenset()
+    """Stream tables written in this very transaction: tasks cannot see them yet."""
+    _snapshot: str | None = None
+    _sizes: dict[int, tuple[float, list[tuple[str, int]]]] = field(default_factory=dict)
+
+    def reader(self) -> LeafReader:
+        """The functions that compute_stage reads with."""
+        return LeafReader(after=self.after, keys=self.keys, scan=self.scan)
+
+    def relation_sql(self, leaf: Leaf) -> str:
+        """The relation a leaf reads now."""
+        if isinstance(leaf.source, StageRef):
+            return self.table.tables(self.table.stages[leaf.source.index]).output
+        return leaf.source.name.sql()
+
+    def after(self, leaf: Leaf, restriction: Restriction | None) -> pa.Table | None:
+        """A leaf now, on the driver; None when a scan by tasks is better."""
+        if restriction is None and self._scannable(leaf) and self._estimate(leaf) > SMALL_ROWS:
+            return None
+        query = after_query(leaf, self.relation_sql(leaf), self.clock, restriction=restriction)
+        return read_arrow(self.conn, query, leaf_schema(leaf, weight=False))
+
+    def keys(self, leaf: Leaf, restriction: Restriction | None, columns: tuple[int, ...]) -> pa.Table:
+        """The keys of a leaf with their multiplicities."""
+        query = after_query(leaf, self.relation_sql(leaf), self.clock, restriction=restriction, keys=columns)
+        return read_arrow(self.conn, query, leaf_schema(leaf, columns, weight=True))
+
+    def delta(self, leaf: Leaf, frontier: Frontier) -> pa.Table:
+        """What changed in a leaf since the frontier."""
+        buffer = self._buffer(leaf, frontier)
+        query = delta_query(leaf, buffer, self.relation_sql(leaf), self.clock)
+        return read_arrow(self.conn, query, leaf_schema(leaf, weight=True))
+
+    def _buffer(self, leaf: Leaf, frontier: Frontier) -> Buffer:
+        source = leaf.source
+        if isinstance(source, StageRef):
+            below: Stage = self.table.stages[source.index]
+            return stage_buffer(self.table.tables(below).delta, [c.name for c in source.columns])
+        if source.pgt_id is not None:
+            consumed = frontier.stream_tables.get(source.pgt_id, 0)
+            names = [c.name for c in source.columns]
+            return log_buffer(source.pgt_id, names, consumed, self.versions[source.pgt_id])
+        numbers = self.attributes[source.oid]
+        assert frontier.snapshot is not None
+        return table_buffer(source.oid, {name: numbers[name] for name in leaf.uses}, frontier.snapshot)
+
+    # -- reads in tasks ------------------------------------------------------------------------------------
+
+    def scan(self, leaf: Leaf) -> DataFrame:
+        """The whole leaf, read by tasks in the refresh's snapshot."""
+        schema = leaf_schema(leaf, weight=False)
+        relation = leaf.source
+        assert isinstance(relation, Relation)
+        queries: list[str] = []
+        params: Mapping[str, object] = {}
+        for name, pages in self._parts(leaf):
+            for start in range(0, max(pages, 1), _SLICE_PAGES):
+                end = start + _SLICE_PAGES
+                upper = "" if end >= pages else f" AND l{leaf.id}.ctid < '({end},0)'::tid"
+                query = after_query(leaf, name, self.clock, where=f"l{leaf.id}.ctid >= '({start},0)'::tid{upper}")
+                queries.append(query.text)
+                params = query.params
+        spark = self.sessions.large
+        slices = spark.createDataFrame(pa.table({"query": queries})).repartition(len(queries))
+        read = slice_reader(self.dsn, self._export(), self.table.settings, self.role, params, schema)
+        return slices.mapInArrow(read, self._spark_schema(schema))
+
+    def _spark_schema(self, schema: pa.Schema) -> str:
+        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
+        return from_arrow_schema(schema)  # type: ignore[return-value]
+
+    def _export(self) -> str:
+        if self._snapshot is None:
+            row = self.conn.execute("SELECT pg_export_snapshot()").fetchone()
+            assert row is not None
+            self._snapshot = str(row[0])
+        return self._snapshot
+
+    def _scannable(self, leaf: Leaf) -> bool:
+        return isinstance(leaf.source, Relation) and leaf.source.pgt_id not in self.fresh
+
+    def _estimate(self, leaf: Leaf) -> float:
+        assert isinstance(leaf.source, Relation)
+        return self._size(leaf.source.oid)[0]
+
+    def _parts(self, leaf: Leaf) -> list[tuple[str, int]]:
+        assert isinstance(leaf.source, Relation)
+        return self._size(leaf.source.oid)[1]
+
+    def _size(self, oid: int) -> tuple[float, list[tuple[str, int]]]:
+        """Estimated rows, and the physical relations with their pages."""
+        if oid not in self._sizes:
+            found = self.conn.execute(
+                "SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), "
+                "pg_relation_size(c.oid) / current_setting('block_size')::int8, c.reltuples::float8, c.relkind "
+                "FROM unnest(pgtrickle._descendants(%s)) AS d(oid) JOIN pg_class c ON c.oid = d.oid "
+                "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r'",
+                (oid,),
+            ).fetchall()
+            only = "ONLY " if len(found) > 1 else ""
+            # A table that was never analysed has no row count: assume rows of a hundred bytes.
+            rows = sum(tuples if tuples > 0 else pages * 80.0 for _, pages, tuples, _ in found)
+            self._sizes[oid] = rows, [(only + name, int(pages)) for name, pages, _, _ in found]
+        return self._sizes[oid]

@@ -1,0 +1,84 @@
+"""A stream table as the engine holds it: its catalog row, its plan, and what a refresh needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from runnel.apply.tables import StageTables, stage_tables
+from runnel.model.frontier import Frontier
+from runnel.model.names import Name
+from runnel.model.types import Column
+from runnel.plan.stage import Plan, RowsHead, Stage
+
+Mode = Literal["AUTO", "FULL", "DIFFERENTIAL"]
+Action = Literal["DIFFERENTIAL", "FULL", "INITIAL", "REINITIALIZE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """Everything fixed about a stream table between two changes of its definition."""
+
+    id: int
+    name: Name
+    relid: int
+    owner: str
+    query: str
+    """PostgreSQL's canonical print of the defining query."""
+    columns: tuple[Column, ...]
+    settings: Mapping[str, str]
+    mode: Mode
+    plan: Plan | None
+    reason: str | None
+    sources: Mapping[int, tuple[str, ...]]
+    """Captured tables by oid, with the columns used."""
+    upstream: frozenset[int] = frozenset()
+    """Stream tables it reads."""
+    logged: bool = False
+    """Whether another stream table reads this one's change log."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The plan's stages; without a plan one that only knows the result's columns."""
+        if self.plan is not None:
+            return self.plan.stages
+        return (Stage(0, (), RowsHead(tuple(c.type for c in self.columns)), self.columns),)
+
+    def tables(self, stage: Stage) -> StageTables:
+        """Where a stage keeps its rows."""
+        return stage_tables(self.id, stage, is_last=self.is_last(stage), result=self.name)
+
+    def is_last(self, stage: Stage) -> bool:
+        """Whether the stage is the stream table itself."""
+        return stage.index == len(self.stages) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What a refresh starts from: the catalog's moving part of a stream table."""
+
+    frontier: Frontier
+    version: int
+    populated: bool
+    reinit: str | None = None
+    """Why the table must be rebuilt whatever changed, or None."""
+
+
+@dataclass
+class Outcome:
+    """What one refresh of one stream table did."""
+
+    table: Maintained
+    action: Action
+    changed: bool
+    frontier: Frontier
+    version: int
+    data_timestamp: str
+    reason: str | None = None
+    changes_read: int = 0
+    rows_inserted: int = 0
+    rows_deleted: int = 0
+    spark_jobs: int = 0
+    rows_read: int = 0
+    timings: dict[str, float] = field(default_factory=dict)

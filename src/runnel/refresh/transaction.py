@@ -1,0 +1,307 @@
+"""The refresh transaction.
+
+One connection, one REPEATABLE READ transaction: it reads every source in one snapshot, sees its own writes (the
+stages below), and its COMMIT makes state, results, change logs, history and frontiers visible together. Any failure
+before that leaves nothing behind. Tasks that read large tables import the same snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql as psql
+
+from runnel.apply import ddl
+from runnel.apply.groups import build_groups, merge_groups, outputs_sql
+from runnel.apply.load import inputs_sql, load
+from runnel.apply.output import apply_delta, consolidate_sql, difference_sql, write_log
+from runnel.apply.tables import TEXTUAL
+from runnel.errors import SchemaDriftError
+from runnel.model.frontier import Frontier
+from runnel.model.names import quote
+from runnel.plan.stage import GroupHead, Stage
+from runnel.refresh.changes import Pending, pending_changes
+from runnel.refresh.compute import Counters, compute_stage
+from runnel.refresh.leaves import LeafAccess
+from runnel.refresh.maintained import Action, Maintained, Outcome, Position
+from runnel.sources.statements import Clock
+from runnel.spark.session import Sessions
+from runnel.sql.describe import apply_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The version every source is read at."""
+
+    snapshot: str
+    now: str
+
+
+@dataclass
+class RefreshTransaction:
+    """Refreshes inside one open transaction; the caller commits."""
+
+    conn: psycopg.Connection
+    dsn: str
+    sessions: Sessions
+    engine_role: str
+    versions: dict[int, int]
+    """Current version of every stream table; moved as this transaction refreshes them."""
+    prepared: set[tuple[int, str]] = field(default_factory=set)
+    """Temporary tables that exist in this session, by stream table and shape."""
+    fresh: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        row = self.conn.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone()
+        assert row is not None
+        self.at = Snapshot(row[0], row[1])
+
+    def refresh(self, table: Maintained, position: Position, *, full: str | None = None) -> Outcome:
+        """Bring one stream table to the transaction's snapshot. `full`: why to recompute, or None."""
+        steps = _Steps()
+        with steps("changes"):
+            pending = pending_changes(self.conn, table, position.frontier, self.versions)
+        action, reason = self._choose(table, position, pending, full)
+        outcome = Outcome(
+            table, action, False, self._frontier(table), position.version, self.at.now, reason, pending.total
+        )
+        outcome.timings = steps.times
+        idle = not pending.any and not (table.plan and table.plan.uses_clock)
+        if action == "DIFFERENTIAL" and idle:
+            return outcome
+        counters = Counters()
+        with self._as_owner(table) as role:
+            access = LeafAccess(
+                self.conn, self.dsn, self.sessions, table, role, Clock(position.frontier.clock, self.at.now),
+                self._attributes(table), self.versions, frozenset(self.fresh),
+            )  # fmt: skip
+            self._prepare(table)
+            if action == "DIFFERENTIAL":
+                changed = self._differential(table, position, access, counters, steps)
+            elif table.plan is None:
+                changed = self._recompute_in_postgres(table, steps)
+            else:
+                changed = self._rebuild(table, access, counters, steps)
+            if changed:
+                last = table.stages[-1]
+                with steps("apply"):
+                    inserted, deleted = apply_delta(self.conn, last, table.tables(last))
+                outcome.rows_inserted, outcome.rows_deleted = inserted, deleted
+                changed = bool(inserted or deleted)
+        outcome.changed = changed
+        outcome.spark_jobs, outcome.rows_read = counters.jobs, counters.rows_read
+        if changed or not position.populated:
+            outcome.version = position.version + 1
+            self.versions[table.id] = outcome.version
+            self.fresh.add(table.id)
+            if table.logged and changed:
+                write_log(self.conn, table.id, last, table.tables(last), outcome.version)
+        return outcome
+
+    # -- which way -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _choose(
+        table: Maintained, position: Position, pending: Pending, full: str | None
+    ) -> tuple[Action, str | None]:
+        if not position.populated:
+            return "INITIAL", None
+        if position.reinit:
+            return "REINITIALIZE", position.reinit
+        if table.plan is None:
+            # Nothing new means nothing to recompute; the outcome then says DIFFERENTIAL with no change.
+            return ("FULL", table.reason) if pending.any or full else ("DIFFERENTIAL", None)
+        if full:
+            return "FULL", full
+        if pending.markers:
+            return "FULL", "a source was truncated or its partitions changed"
+        if table.mode == "FULL":
+            due = pending.any or table.plan.uses_clock
+            return ("FULL", "refresh_mode is FULL") if due else ("DIFFERENTIAL", None)
+        return "DIFFERENTIAL", None
+
+    def _frontier(self, table: Maintained) -> Frontier:
+        return Frontier(
+            snapshot=self.at.snapshot,
+            clock=self.at.now,
+            stream_tables={up: self.versions.get(up, 0) for up in table.upstream},
+        )
+
+    # -- the three ways ------------------------------------------------------------------------------------
+
+    def _differential(
+        self, table: Maintained, position: Position, access: LeafAccess, counters: Counters, steps: _Steps
+    ) -> bool:
+        changed = False
+        for stage in table.stages:
+            tables = table.tables(stage)
+            with steps("read"):
+                deltas: dict[tuple[int, int], pa.Table] = {}
+                for number, branch in enumerate(stage.branches):
+                    for leaf in branch.leaves:
+                        deltas[number, leaf.id] = access.delta(leaf, position.frontier)
+                counters.rows_read += sum(t.num_rows for t in deltas.values())
+            with steps("spark"):
+                rows = compute_stage(self.sessions, stage, deltas, access.reader(), counters)
+            changed = rows is not None and rows.num_rows > 0
+            if rows is None or not changed:
+                continue
+            with steps("load"):
+                load(self.conn, stage, tables, rows)
+            with steps("merge"):
+                if isinstance(stage.head, GroupHead):
+                    merge_groups(self.conn, stage, tables)
+                else:
+                    self.conn.execute(f"INSERT INTO {tables.delta} {_rows_sql(table, stage)}".encode())
+                if not table.is_last(stage):
+                    apply_delta(self.conn, stage, tables)
+        return changed
+
+    def _rebuild(self, table: Maintained, access: LeafAccess, counters: Counters, steps: _Steps) -> bool:
+        """Recompute every stage on Spark; the result's rows that differ become its delta."""
+        for stage in table.stages:
+            tables, last = table.tables(stage), table.is_last(stage)
+            with steps("spark"):
+                rows = compute_stage(self.sessions, stage, None, access.reader(), counters)
+            assert rows is not None
+            with steps("load"):
+                load(self.conn, stage, tables, rows)
+            with steps("merge"):
+                ddl.create_state(self.conn, stage, tables, is_last=last)
+                if isinstance(stage.head, GroupHead):
+                    build_groups(self.conn, stage, tables)
+                    ddl.index_state(self.conn, stage, tables)
+                    output = outputs_sql(stage, tables, weight=1, touched_only=False)
+                else:
+                    output = _named(stage, _rows_sql(table, stage))
+                if last:
+                    delta = difference_sql(stage, tables, f"{_expanded(stage, output)}")
+                    self.conn.execute(f"INSERT INTO {tables.delta} {delta}".encode())
+                else:
+                    names = ", ".join(quote(c.name) for c in stage.columns)
+                    self.conn.execute(f"INSERT INTO {tables.output} ({names}) {_expanded(stage, output)}".encode())
+                    ddl.index_output(self.conn, stage, tables)
+        return True
+
+    def _recompute_in_postgres(self, table: Maintained, steps: _Steps) -> bool:
+        """Queries that have no plan: PostgreSQL evaluates them, and only the difference is written."""
+        (stage,) = table.stages
+        tables = table.tables(stage)
+        names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
+        with steps("query"):
+            delta = difference_sql(stage, tables, f"SELECT * FROM ({table.query}) AS q({names})")
+            self.conn.execute(f"INSERT INTO {tables.delta} {delta}".encode())
+        return True
+
+    # -- verification --------------------------------------------------------------------------------------
+
+    def differences(self, table: Maintained, limit: int = 50) -> list[tuple[str, int]]:
+        """Rows in which the stream table and its query differ in this very snapshot: (row, weight).
+
+        Positive: the query has it and the table lacks it. Floating-point columns are compared to 12 digits,
+        because PostgreSQL itself adds them in no fixed order.
+        """
+        stage = table.stages[-1]
+        current = ", ".join(quote(c.name) for c in stage.columns)
+        names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
+        compared = ", ".join(
+            f"({n})::text" if t.family == "float" or t.oid in TEXTUAL else n
+            for n, t in ((f"o{i}", c.type) for i, c in enumerate(stage.columns))
+        )
+        with self._as_owner(table):
+            self.conn.execute("SET LOCAL extra_float_digits = -3")
+            rows = self.conn.execute(
+                f"""SELECT ROW({compared})::text, sum(w)::int8 FROM (
+                      SELECT {names}, 1 AS w FROM ({table.query}) AS q({names})
+                      UNION ALL
+                      SELECT {names}, -1 FROM (SELECT {current} FROM {table.name.sql()}) AS s({names})) AS d
+                    GROUP BY {compared} HAVING sum(w) <> 0 ORDER BY 1 LIMIT {int(limit)}""".encode()
+            ).fetchall()
+            self.conn.execute("SET LOCAL extra_float_digits = 1")
+        return [(str(r), int(w)) for r, w in rows]
+
+    # -- details -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _as_owner(self, table: Maintained) -> Iterator[str | None]:
+        """Run with the owner's rights and settings: the query must not do what its owner may not."""
+        apply_settings(self.conn, table.settings)
+        self.conn.execute("SET LOCAL search_path = pg_catalog, pg_temp")
+        role = table.owner if table.owner != self.engine_role else None
+        if role is not None:
+            self.conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(role)))
+        yield role
+        if role is not None:
+            self.conn.execute("RESET ROLE")
+
+    def _prepare(self, table: Maintained) -> None:
+        key = (table.id, f"{hash(table.stages)}")
+        if key in self.prepared:
+            return
+        for stage in table.stages:
+            ddl.create_temporary(self.conn, stage, table.tables(stage))
+        self.prepared.add(key)
+
+    def _attributes(self, table: Maintained) -> dict[int, dict[str, int]]:
+        """Attribute numbers of captured columns; a column that capture has lost is drift."""
+        if not table.sources:
+            return {}
+        found: dict[int, dict[str, int]] = {}
+        rows = self.conn.execute(
+            "SELECT source_relid::int8, columns FROM pgtrickle.pgt_change_tracking WHERE source_relid = ANY(%s)",
+            (list(table.sources),),
+        )
+        for oid, columns in rows:
+            found[oid] = {c["name"]: int(c["attnum"]) for c in columns}
+        for oid, names in table.sources.items():
+            missing = [n for n in names if n not in found.get(oid, {})]
+            if missing:
+                raise SchemaDriftError(
+                    f"stream table {table.name}: column {missing[0]!r} of one of its sources is gone",
+                    hint="Change the query with pgtrickle.alter_stream_table, or drop the stream table.",
+                )
+        return found
+
+
+def _rows_sql(table: Maintained, stage: Stage) -> str:
+    """The loaded rows of a stage without state, as a consolidated delta."""
+    tables = table.tables(stage)
+    renamed = ", ".join(f"i{i} AS o{i}" for i in range(len(stage.columns)))
+    return consolidate_sql(stage, f"SELECT {renamed}, w FROM ({inputs_sql(stage, tables)}) AS i")
+
+
+def _named(stage: Stage, rows: str) -> str:
+    names = ", ".join([*(f"o{i}" for i in range(len(stage.columns))), "w"])
+    return f"SELECT * FROM ({rows}) AS named({names})"
+
+
+def _expanded(stage: Stage, rows: str) -> str:
+    """Rows with weights as plain rows."""
+    names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
+    return f"SELECT {names} FROM ({rows}) AS e, generate_series(1, e.w)"
+
+
+class _Steps:
+    """Milliseconds per step; a step may be entered several times."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = (time.perf_counter() - start) * 1000
+            self.times[name] = round(self.times.get(name, 0.0) + spent, 3)
+
+
+def full_versions(conn: psycopg.Connection) -> Mapping[int, int]:
+    """The version of every stream table."""
+    return dict(conn.execute("SELECT pgt_id, version FROM pgtrickle.pgt_stream_tables").fetchall())

@@ -1,0 +1,1 @@
+"""Reading leaves: pushed-down SQL, change buffers, and reads narrowed by keys."""

@@ -1,0 +1,56 @@
+"""Leaves as Arrow tables, read and written by the driver through COPY."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+import pyarrow as pa
+
+from runnel.model.types import DECIMAL_DIGITS, Form
+from runnel.plan.stage import Leaf
+from runnel.sources.statements import Query
+from runnel.transport import parse_csv, render_csv
+
+
+def arrow_type(form: Form) -> pa.DataType:
+    """The Arrow type of a form."""
+    match form.kind:
+        case "long":
+            return pa.int64()
+        case "bool":
+            return pa.bool_()
+        case "text":
+            return pa.string()
+        case "decimal":
+            return pa.decimal128(DECIMAL_DIGITS, form.scale)
+        case "double":
+            return pa.float64()
+
+
+def leaf_schema(leaf: Leaf, only: Sequence[int] | None = None, *, weight: bool) -> pa.Schema:
+    """The schema of a leaf's read."""
+    chosen = range(len(leaf.computed)) if only is None else only
+    fields = [(leaf.column(i), arrow_type(leaf.computed[i].form)) for i in chosen]
+    if not fields and not weight:
+        fields = [("nothing", pa.bool_())]
+    return pa.schema([*fields, ("w", pa.int64())] if weight else fields)
+
+
+def read_arrow(conn: psycopg.Connection, query: Query, schema: pa.Schema) -> pa.Table:
+    """Run a SELECT and give its rows as Arrow."""
+    chunks = bytearray()
+    statement = f"COPY ({query.text}) TO STDOUT (FORMAT csv)".encode()
+    # Parameters are always passed, because percent signs in the text are always doubled.
+    with conn.cursor() as cursor, cursor.copy(statement, query.params or {"none": None}) as copy:
+        for chunk in copy:
+            chunks += chunk
+    return parse_csv(bytes(chunks), schema)
+
+
+def write_arrow(conn: psycopg.Connection, table: pa.Table, target: str, columns: Sequence[str]) -> None:
+    """COPY an Arrow table into a PostgreSQL table whose columns parse the text forms."""
+    statement = f"COPY {target} ({', '.join(columns)}) FROM STDIN (FORMAT csv)".encode()
+    with conn.cursor() as cursor, cursor.copy(statement) as copy:
+        for batch in table.to_batches(max_chunksize=65536):
+            copy.write(render_csv(batch))

@@ -1,0 +1,166 @@
+"""Follow join keys from a delta to the rows it can meet.
+
+Starting at the changed leaf, the distinct keys of what was read narrow the read of each neighbour in the join
+graph, and so on outwards. A read that cannot be narrowed, or only by too many keys, is a whole read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runnel.delta.parts import Seed, Term
+from runnel.plan.stage import Branch, Equi, Inner, LeafNode, Outer, Relation, Tree
+from runnel.sources.statements import Restriction
+
+MAX_KEYS = 50_000
+"""Above this many keys a read is not narrowed: sending and probing them costs more than a scan."""
+
+ReadAfter = Callable[[int, Restriction | None], pa.Table | None]
+"""Reads a leaf on the driver; None when it is too large for that (a scan in tasks instead)."""
+
+
+@dataclass
+class Reads:
+    """What one term has read: Arrow tables by leaf; a leaf that is missing is scanned by tasks."""
+
+    after: dict[int, pa.Table] = field(default_factory=dict)
+    scanned: set[int] = field(default_factory=set)
+
+
+def edges(tree: Tree) -> Iterator[Equi]:
+    """All join keys of a tree that can narrow reads."""
+    match tree:
+        case LeafNode():
+            return
+        case Inner(children=children, equi=equi):
+            for child in children:
+                yield from edges(child)
+        case Outer(left=left, right=right, equi=equi):
+            yield from edges(left)
+            yield from edges(right)
+    yield from (e for e in equi if not e.null_safe)
+
+
+def distinct_keys(table: pa.Table, column: str) -> tuple[object, ...]:
+    """The distinct non-NULL values of a column."""
+    return tuple(pc.unique(table.column(column)).drop_null().to_pylist())
+
+
+def restricted_reads(branch: Branch, term: Term, delta: pa.Table, read: ReadAfter) -> Reads:
+    """All after-reads that a term needs besides the delta itself."""
+    keys = list(edges(branch.tree))
+    needed = {leaf for part in term.parts for leaf, version in part.versions.items() if version != "delta"}
+    reads = Reads()
+    if not term.restricted:
+        for leaf in sorted(needed):
+            _take(reads, leaf, None, read)
+        return reads
+    if len(term.seeds) < 2:
+        if term.seeds:
+            seed = term.seeds[0]
+            _take(reads, seed.leaf, _seed_restriction(seed, delta, branch), read)
+        _spread(branch, {term.leaf: delta}, needed - {term.leaf}, keys, reads, read)
+        return reads
+    return _reads_from_join_keys(branch, term, delta, needed, keys, read)
+
+
+def _reads_from_join_keys(
+    branch: Branch, term: Term, delta: pa.Table, needed: set[int], keys: list[Equi], read: ReadAfter
+) -> Reads:
+    """Outer joins compared whole: find the join's touched keys first, then read both sides under them."""
+    inner, outer = term.seeds
+    scouting = Reads()
+    found: Mapping[int, pa.Table] = {term.leaf: delta}
+    if inner.leaf != term.leaf:
+        inside_keys = [k for k in keys if {k.left_leaf, k.right_leaf} <= term.inside]
+        _spread(branch, found, set(term.inside) - {term.leaf}, inside_keys, scouting, read)
+        if inner.leaf not in scouting.after:
+            for leaf in sorted(needed):
+                _take(scouting, leaf, None, read)
+            return scouting
+        found = {inner.leaf: scouting.after[inner.leaf]}
+    touched = found[inner.leaf]
+    reads = Reads()
+    for seed in (inner, outer):
+        column = branch.leaves[inner.leaf].column(inner.column)
+        _take(reads, seed.leaf, _values_restriction(seed, touched, column), read)
+    known = {leaf: reads.after[leaf] for leaf in (inner.leaf, outer.leaf) if leaf in reads.after}
+    _spread(branch, known, needed - {inner.leaf, outer.leaf}, keys, reads, read)
+    return reads
+
+
+def _seed_restriction(seed: Seed, table: pa.Table, branch: Branch) -> Restriction | None:
+    return _values_restriction(seed, table, branch.leaves[seed.leaf].column(seed.column))
+
+
+def _values_restriction(seed: Seed, table: pa.Table, column: str) -> Restriction | None:
+    values = distinct_keys(table, column)
+    if len(values) > MAX_KEYS:
+        return None
+    nulls = seed.include_null and table.column(column).null_count > 0
+    return Restriction(seed.sql, seed.array_type, values, nulls)
+
+
+def _spread(
+    branch: Branch,
+    known: Mapping[int, pa.Table],
+    needed: set[int],
+    keys: list[Equi],
+    reads: Reads,
+    read: ReadAfter,
+) -> None:
+    frontier = dict(known)
+    waiting = set(needed)
+    while waiting:
+        step = _best_step(branch, frontier, waiting, keys)
+        if step is None:
+            for leaf in sorted(waiting):
+                _take(reads, leaf, None, read)
+            return
+        leaf, restriction = step
+        waiting.discard(leaf)
+        _take(reads, leaf, restriction, read)
+        if leaf in reads.after:
+            frontier[leaf] = reads.after[leaf]
+
+
+def _best_step(
+    branch: Branch, frontier: Mapping[int, pa.Table], waiting: set[int], keys: list[Equi]
+) -> tuple[int, Restriction] | None:
+    """The next leaf to read and its keys: an indexed column is worth waiting for."""
+    candidates: list[tuple[bool, int, int, Restriction]] = []
+    for key in keys:
+        for near, near_column, far, far_sql in (
+            (key.left_leaf, key.left, key.right_leaf, key.right_sql),
+            (key.right_leaf, key.right, key.left_leaf, key.left_sql),
+        ):
+            if near not in frontier or far not in waiting:
+                continue
+            values = distinct_keys(frontier[near], branch.leaves[near].column(near_column))
+            if len(values) <= MAX_KEYS:
+                restriction = Restriction(far_sql, key.array_type, values)
+                candidates.append((not is_indexed(branch, far, far_sql), len(values), far, restriction))
+    if not candidates:
+        return None
+    best = min(candidates, key=lambda c: c[:3])
+    return best[2], best[3]
+
+
+def is_indexed(branch: Branch, leaf: int, sql: str) -> bool:
+    """Whether a restriction on this expression can use an index."""
+    source = branch.leaves[leaf].source
+    if not isinstance(source, Relation):
+        return True
+    return any(sql == f'l{leaf}."{name}"' for name in source.indexed)
+
+
+def _take(reads: Reads, leaf: int, restriction: Restriction | None, read: ReadAfter) -> None:
+    table = read(leaf, restriction)
+    if table is None:
+        reads.scanned.add(leaf)
+    else:
+        reads.after[leaf] = table

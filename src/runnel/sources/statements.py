@@ -1,0 +1,151 @@
+"""The SELECTs that read leaves: pure text, golden-tested without a server.
+
+A leaf's filters and computed columns are PostgreSQL SQL over the alias `l<id>`; here they are put around the
+relation, the change buffer or the change log that the leaf stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runnel.model.names import quote
+from runnel.plan.stage import Leaf
+
+CLOCK = ":clock"
+NOW = "%(now)s::timestamptz"
+BEFORE = "%(before)s::timestamptz"
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time of the frontier and of this refresh."""
+
+    before: str | None
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """Key values that a read is narrowed to."""
+
+    sql: str
+    array_type: str
+    values: tuple[object, ...]
+    include_null: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A SELECT with its parameters."""
+
+    text: str
+    params: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Where the changes of a leaf's source are: SQL of the rows with their weight in `pgt_w`."""
+
+    sql: str
+    params: Mapping[str, object]
+
+
+def table_buffer(oid: int, columns: Mapping[str, int], frontier: str) -> Buffer:
+    """Changes of a table since a frontier, from its capture buffer (columns: name -> attribute number)."""
+    items = ", ".join(f"c{number} AS {quote(name)}" for name, number in sorted(columns.items()))
+    text = (
+        f"SELECT pgt_w{', ' if items else ''}{items} FROM pgtrickle_changes.changes_{oid} "
+        "WHERE pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
+    )
+    return Buffer(text, {"frontier": frontier})
+
+
+def log_buffer(pgt_id: int, columns: Sequence[str], after: int, upto: int) -> Buffer:
+    """Changes of a stream table between two of its versions, from its change log."""
+    items = ", ".join(f"o{i} AS {quote(name)}" for i, name in enumerate(columns))
+    text = (
+        f"SELECT pgt_w, {items} FROM pgtrickle_changes.log_{pgt_id} "
+        "WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s"
+    )
+    return Buffer(text, {"after": after, "upto": upto})
+
+
+def stage_buffer(delta_table: str, columns: Sequence[str]) -> Buffer:
+    """Changes that an earlier stage of the same refresh has just produced."""
+    items = ", ".join(f"o{i} AS {quote(name)}" for i, name in enumerate(columns))
+    return Buffer(f"SELECT w AS pgt_w, {items} FROM {delta_table}", {})
+
+
+def _columns(leaf: Leaf, only: Sequence[int] | None) -> list[str]:
+    chosen = range(len(leaf.computed)) if only is None else only
+    return [f"{leaf.computed[i].sql} AS {leaf.column(i)}" for i in chosen]
+
+
+def _where(leaf: Leaf, clock: str | None, extra: Sequence[str] = ()) -> str:
+    conditions = [f"({_escape(f)})" for f in leaf.filters]
+    if clock is not None:
+        conditions += [f"({_escape(f).replace(CLOCK, clock)})" for f in leaf.clock_filters]
+    conditions += extra
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _escape(text: str) -> str:
+    """Percent signs of SQL text, doubled because the statement carries parameters."""
+    return text.replace("%", "%%")
+
+
+def after_query(
+    leaf: Leaf,
+    relation: str,
+    clock: Clock,
+    *,
+    restriction: Restriction | None = None,
+    keys: Sequence[int] | None = None,
+    where: str | None = None,
+) -> Query:
+    """The leaf as it is now; with `keys`, only those columns, with their multiplicity as weight."""
+    items = [_escape(c) for c in _columns(leaf, keys)]
+    params: dict[str, object] = {}
+    extra: list[str] = []
+    if restriction is not None:
+        condition = f"({_escape(restriction.sql)}) = ANY(%(keys)s::text[]::{restriction.array_type}[])"
+        if restriction.include_null:
+            condition = f"({condition} OR ({_escape(restriction.sql)}) IS NULL)"
+        extra.append(condition)
+        params["keys"] = [str(v) if not isinstance(v, bool) else ("t" if v else "f") for v in restriction.values]
+    if where is not None:
+        extra.append(where)
+    if leaf.clock_filters:
+        params["now"] = clock.now
+    source = f"FROM {relation} AS l{leaf.id}{_where(leaf, NOW, extra)}"
+    if keys is None:
+        return Query(f"SELECT {', '.join(items) or 'NULL::bool AS nothing'} {source}", params)
+    names = ", ".join(leaf.column(i) for i in keys)
+    return Query(f"SELECT {', '.join(items)}, count(*) AS w {source} GROUP BY {names}", params)
+
+
+def delta_query(leaf: Leaf, buffer: Buffer, relation: str, clock: Clock) -> Query:
+    """What changed in a leaf: captured rows, netted, plus the rows that the clock moved in or out.
+
+    With P(t) the leaf's clock predicate, t0 the frontier's time and t1 now, the leaf's delta is
+
+        { r in dT : P(r, t0) }  +  { r in T' : P(r, t1) and not P(r, t0) }  -  { r in T' : P(r, t0) and not P(r, t1) }
+    """
+    names = [leaf.column(i) for i in range(len(leaf.computed))]
+    items = [_escape(c) for c in _columns(leaf, None)]
+    params = dict(buffer.params)
+    head = ", ".join([*items, f"l{leaf.id}.pgt_w AS w"])
+    parts = [f"SELECT {head} FROM ({buffer.sql}) AS l{leaf.id}{_where(leaf, BEFORE)}"]
+    if leaf.clock_filters:
+        params |= {"before": clock.before, "now": clock.now}
+        for weight, since, until in ((1, NOW, BEFORE), (-1, BEFORE, NOW)):
+            holds = [f"({_escape(f).replace(CLOCK, since)})" for f in leaf.clock_filters]
+            fails = " OR ".join(_escape(f).replace(CLOCK, until) for f in leaf.clock_negations)
+            columns = ", ".join([*items, f"{weight} AS w"])
+            where = _where(leaf, None, [*holds, f"({fails})"])
+            parts.append(f"SELECT {columns} FROM {relation} AS l{leaf.id}{where}")
+    union = " UNION ALL ".join(parts)
+    grouped = f" GROUP BY {', '.join(names)}" if names else ""
+    listed = ", ".join([*names, "sum(w)::int8 AS w"])
+    return Query(f"SELECT {listed} FROM ({union}) AS d{grouped} HAVING sum(w) <> 0", params)

@@ -1,0 +1,1 @@
+"""DELTA -> DATAFRAMES: sessions, evaluation of join trees, and the reads that run inside tasks."""

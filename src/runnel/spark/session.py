@@ -1,0 +1,94 @@
+"""Spark sessions: one application, two configurations.
+
+Small deltas run as one task without code generation, adaptive execution, exchanges or broadcasts: planning and
+compiling cost more than the work. Large reads get Spark's usual machinery.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+_APPLICATION = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.ui.retainedExecutions": "1",
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.ui.retainedTasks": "100",
+    "spark.driver.maxResultSize": "0",
+    "spark.sql.warehouse.dir": "file:/tmp/runnel-warehouse",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+# Exactness: overflow is an error, decimals never lose digits, and no setting of the host leaks in.
+_EXACT = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.crossJoin.enabled": "true",
+}
+
+_SMALL = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.join.preferSortMergeJoin": "false",
+}
+
+SMALL_ROWS = 100_000
+"""Inputs up to this many rows run as one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """The two faces of one Spark application."""
+
+    base: SparkSession
+    small: SparkSession
+    large: SparkSession
+    owned: bool
+
+    def frame(self, table: pa.Table, *, small: bool) -> DataFrame:
+        """An Arrow table as a DataFrame."""
+        if small:
+            return self.small.createDataFrame(table).coalesce(1)
+        return self.large.createDataFrame(table)
+
+    def stop(self) -> None:
+        """Stop the application if it was started here."""
+        if self.owned:
+            self.base.stop()
+
+
+def build_sessions(master: str) -> Sessions:
+    """Start Spark."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    memory = os.environ.get("RUNNEL_DRIVER_MEMORY", "4g")
+    builder: Any = SparkSession.builder
+    builder = builder.master(master).appName("runnel").config("spark.driver.memory", memory)
+    # Spark reads its log configuration before any session exists; quiet it for everybody but debuggers.
+    builder = builder.config("spark.log.level", "ERROR")
+    for key, value in _APPLICATION.items():
+        builder = builder.config(key, value)
+    return adopt(builder.getOrCreate(), owned=True)
+
+
+def adopt(session: SparkSession, *, owned: bool = False) -> Sessions:
+    """Use a given session; its own configuration stays as it is."""
+    small, large = session.newSession(), session.newSession()
+    for key, value in {**_EXACT, **_SMALL}.items():
+        small.conf.set(key, value)
+    for key, value in _EXACT.items():
+        large.conf.set(key, value)
+    large.conf.set("spark.sql.shuffle.partitions", str(max(2, session.sparkContext.defaultParallelism)))
+    return Sessions(session, small, large, owned)

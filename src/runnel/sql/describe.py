@@ -1,0 +1,230 @@
+"""Ask PostgreSQL what a query means.
+
+The query becomes a temporary view inside a transaction that is rolled back. PostgreSQL thereby checks syntax,
+names, types and privileges with its own messages, and `pg_get_viewdef` prints the query back with every star
+expanded, every column qualified and every implicit cast written out. That print is what gets parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql as psql
+
+from runnel.errors import UserError
+from runnel.model.names import Name
+from runnel.model.types import Column, PgType
+from runnel.plan.stage import Relation
+
+PROBE = "pgt_probe"
+
+# The settings that change what an expression means; recorded at creation and restored for every refresh.
+SESSION_SETTINGS = ("TimeZone", "DateStyle", "IntervalStyle", "search_path")
+
+_CLOCK_OR_SESSION = re.compile(
+    r"^(pg_|has_|obj_|col_|shobj_|inet_|txid_|to_reg|current_|session_|getdatabase|statement_timestamp|timeofday|"
+    r"version$|row_security_active|schema_to|table_to|query_to|database_to|cursor_to)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A query as PostgreSQL understands it."""
+
+    columns: tuple[Column, ...]
+    canonical: str
+    aggregates: frozenset[str]
+    volatile: tuple[str, ...]
+    unstable: tuple[str, ...]
+    """Stable functions whose answer depends on more than their arguments and the clock."""
+
+
+@contextmanager
+def scratch(conn: psycopg.Connection, settings: Mapping[str, str], role: str | None) -> Iterator[None]:
+    """Run a block as the query's owner with the creator's settings, and undo everything afterwards."""
+    with conn.transaction(force_rollback=True):
+        apply_settings(conn, settings)
+        if role is not None:
+            conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(role)))
+        yield
+
+
+def apply_settings(conn: psycopg.Connection, settings: Mapping[str, str]) -> None:
+    """Give the running transaction the creator's session settings."""
+    for key in SESSION_SETTINGS:
+        if key in settings:
+            conn.execute("SELECT set_config(%s, %s, true)", (key, settings[key]))
+
+
+def describe(conn: psycopg.Connection, query: str) -> Description:
+    """Check a query and print it canonically; call inside `scratch`."""
+    _create_probe(conn, query)
+    # From here on names must print the same whoever asks: qualified unless built in.
+    conn.execute("SET LOCAL search_path = pg_catalog")
+    columns = _probe_columns(conn)
+    action = conn.execute(
+        "SELECT ev_action::text FROM pg_catalog.pg_rewrite WHERE ev_class = %s::regclass", (f"pg_temp.{PROBE}",)
+    ).fetchone()
+    assert action is not None
+    functions = _functions(conn, action[0])
+    canonical = print_probe(conn)
+    conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
+    return Description(
+        columns=columns,
+        canonical=canonical,
+        aggregates=frozenset(f.name for f in functions if f.kind == "a"),
+        volatile=tuple(sorted({f.name for f in functions if f.volatility == "v"})),
+        unstable=tuple(sorted({f.name for f in functions if f.volatility == "s" and _depends_on_more(f)})),
+    )
+
+
+def canonical_print(conn: psycopg.Connection, query: str) -> str:
+    """PostgreSQL's own print of a query; call inside `scratch`."""
+    _create_probe(conn, query)
+    text = print_probe(conn)
+    conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
+    return text
+
+
+def print_probe(conn: psycopg.Connection) -> str:
+    """Print the probe view; with the search path of `describe` all names are qualified."""
+    row = conn.execute("SELECT pg_get_viewdef(%s::regclass)", (f"pg_temp.{PROBE}",)).fetchone()
+    assert row is not None
+    return str(row[0]).strip().rstrip(";")
+
+
+def describe_expressions(conn: psycopg.Connection, expressions: list[str], source: str) -> tuple[Column, ...]:
+    """Types of expressions over a source; call inside `scratch`."""
+    items = ", ".join(f'({e}) AS "{i}"' for i, e in enumerate(expressions))
+    _create_probe(conn, f"SELECT {items} FROM {source}")
+    columns = _probe_columns(conn)
+    conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
+    return columns
+
+
+def _create_probe(conn: psycopg.Connection, query: str) -> None:
+    text = query.strip().rstrip(";")
+    statement = f"CREATE TEMP VIEW {PROBE} AS\n{text}\n"
+    try:
+        # prepare=True speaks the extended protocol, in which a text with a second statement is refused.
+        conn.execute(statement.encode(), prepare=True)
+    except psycopg.Error as error:
+        raise user_error(error) from None
+
+
+def user_error(error: psycopg.Error) -> UserError:
+    """PostgreSQL's message as ours."""
+    diag = error.diag
+    return UserError(
+        diag.message_primary or str(error).strip(),
+        detail=diag.message_detail,
+        hint=diag.message_hint,
+        sqlstate=error.sqlstate,
+    )
+
+
+_COLUMNS = """
+SELECT a.attname, coalesce(nullif(t.typbasetype, 0), t.oid)::int8,
+       CASE WHEN t.typbasetype <> 0 THEN t.typtypmod ELSE a.atttypmod END,
+       format_type(a.atttypid, a.atttypmod), coalesce(b.typtype, t.typtype) = 'e', a.attnotnull,
+       CASE WHEN a.attcollation <> 0 AND a.attcollation <> t.typcollation
+            THEN quote_ident(n.nspname) || '.' || quote_ident(c.collname) END,
+       c.collisdeterministic
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
+LEFT JOIN pg_collation c ON c.oid = a.attcollation LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+
+def relation_columns(conn: psycopg.Connection, oid: int) -> tuple[Column, ...]:
+    """The columns of a relation with their types."""
+    columns = []
+    for name, type_oid, typmod, text, is_enum, not_null, collation, deterministic in conn.execute(_COLUMNS, (oid,)):
+        # Equality under a nondeterministic collation is not equality of text: such a column is no join key.
+        family_oid = 0 if deterministic is False else type_oid
+        columns.append(Column(name, PgType(family_oid, typmod, text, is_enum), not_null, collation))
+    return tuple(columns)
+
+
+def _probe_columns(conn: psycopg.Connection) -> tuple[Column, ...]:
+    row = conn.execute("SELECT %s::regclass::oid::int8", (f"pg_temp.{PROBE}",)).fetchone()
+    assert row is not None
+    return relation_columns(conn, row[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    name: str
+    kind: str
+    volatility: str
+    builtin: bool
+    arguments: int
+
+
+def _functions(conn: psycopg.Connection, action: str) -> list[_Function]:
+    oids = {int(o) for o in re.findall(r":(?:funcid|opfuncid|aggfnoid|winfnoid|hashfuncid) (\d+)", action)}
+    rows = conn.execute(
+        "SELECT proname, prokind, provolatile, pronamespace = 'pg_catalog'::regnamespace, pronargs "
+        "FROM pg_catalog.pg_proc WHERE oid = ANY(%s)",
+        (sorted(oids),),
+    ).fetchall()
+    return [_Function(*row) for row in rows]
+
+
+def _depends_on_more(function: _Function) -> bool:
+    """A stable function of the user's may read tables; some built-in ones read the session or the catalog."""
+    if not function.builtin:
+        return True
+    if function.name == "age":
+        return function.arguments == 1
+    return function.name != "pg_catalog" and bool(_CLOCK_OR_SESSION.match(function.name))
+
+
+@dataclass(frozen=True, slots=True)
+class RelationFacts:
+    """What a name in FROM stands for."""
+
+    relation: Relation
+    kind: str
+    """r table, p partitioned, v view, m materialized view, f foreign table."""
+    definition: str | None
+    row_security: bool
+    temporary: bool
+
+
+_RELATION = """
+SELECT c.oid::int8, c.relkind, n.nspname, c.relname, greatest(c.reltuples, 0)::float8, c.relrowsecurity,
+       c.relpersistence = 't', s.pgt_id,
+       coalesce((SELECT array_agg(DISTINCT a.attname::text) FROM pg_index i
+                 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
+                 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL), '{}')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.oid
+WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+def relation_facts(conn: psycopg.Connection, name: Name) -> RelationFacts:
+    """Look a relation up by its qualified name."""
+    row = conn.execute(_RELATION, (name.schema, name.name)).fetchone()
+    if row is None:
+        raise UserError(f'relation "{name}" does not exist', sqlstate="42P01")
+    oid, kind, schema, relname, rows, security, temporary, pgt_id, indexed = row
+    definition = None
+    if kind == "v":
+        found = conn.execute("SELECT pg_get_viewdef(%s::oid)", (oid,)).fetchone()
+        assert found is not None
+        definition = str(found[0]).strip().rstrip(";")
+    relation = Relation(
+        oid=oid,
+        name=Name(schema, relname),
+        columns=relation_columns(conn, oid),
+        pgt_id=pgt_id,
+        rows=rows,
+        indexed=frozenset(indexed),
+    )
+    return RelationFacts(relation, kind, definition, security, temporary)

@@ -1,0 +1,137 @@
+"""What cannot be maintained by deltas yet, each construct under the name a user knows it by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlglot import exp
+
+from runnel.sql.draft import NotDifferentiable
+
+# sqlglot node -> the construct's name in messages; checked anywhere inside a SELECT's own expressions.
+EXPRESSIONS: Mapping[type[exp.Expr], str] = {
+    exp.Window: "a window function",
+    exp.Exists: "EXISTS (subquery)",
+    exp.Subquery: "a subquery used as a value",
+    exp.Select: "a subquery used as a value",
+    exp.WithinGroup: "an ordered-set aggregate (WITHIN GROUP)",
+}
+
+CLAUSES: Mapping[str, str] = {
+    "limit": "LIMIT",
+    "offset": "OFFSET",
+    "fetch": "FETCH FIRST",
+    "windows": "a WINDOW clause",
+    "locks": "FOR UPDATE / FOR SHARE",
+    "laterals": "LATERAL",
+    "qualify": "QUALIFY",
+}
+
+GROUPINGS: Mapping[type[exp.Expr], str] = {
+    exp.Rollup: "GROUP BY ROLLUP",
+    exp.Cube: "GROUP BY CUBE",
+    exp.GroupingSets: "GROUP BY GROUPING SETS",
+}
+
+
+def check_block(select: exp.Select) -> None:
+    """Refuse what a SELECT block must not contain."""
+    for key, name in CLAUSES.items():
+        if select.args.get(key):
+            raise NotDifferentiable(name)
+    distinct = select.args.get("distinct")
+    if distinct is not None and distinct.args.get("on"):
+        raise NotDifferentiable("DISTINCT ON")
+    group = select.args.get("group")
+    for item in group.expressions if group else []:
+        for kind, name in GROUPINGS.items():
+            if isinstance(item, kind):
+                raise NotDifferentiable(name)
+    parts = [*select.expressions, select.args.get("where"), group, select.args.get("having")]
+    for part in parts:
+        for node in part.walk() if part is not None else ():
+            if isinstance(node, exp.In) and node.args.get("query"):
+                raise NotDifferentiable("IN (subquery)")
+            for kind, name in EXPRESSIONS.items():
+                if isinstance(node, kind):
+                    raise NotDifferentiable(name)
+    for join in select.args.get("joins") or []:
+        on = join.args.get("on")
+        if on is not None and on.find(exp.Subquery, exp.Select):
+            raise NotDifferentiable("a subquery in a join condition")
+
+
+def is_stateful(select: exp.Select) -> bool:
+    """Whether the block needs a head of its own (so it cannot be inlined)."""
+    return bool(
+        select.args.get("group")
+        or select.args.get("having")
+        or select.args.get("distinct")
+        or select.args.get("limit")
+        or select.args.get("offset")
+        or any(_has_aggregate(e) for e in select.expressions)
+    )
+
+
+def _has_aggregate(expression: exp.Expr) -> bool:
+    return any(isinstance(n, (exp.AggFunc, exp.Filter)) or is_named_aggregate(n) for n in expression.walk())
+
+
+_NAMED_AGGREGATES = frozenset({"every", "bit_xor", "any_value", "range_agg", "regr_count"})
+
+
+def is_named_aggregate(node: exp.Expr) -> bool:
+    """Aggregates that sqlglot parses as plain functions."""
+    return isinstance(node, exp.Anonymous) and str(node.this).lower() in _NAMED_AGGREGATES
+
+
+def with_ctes(query: exp.Query, outer: Mapping[str, exp.Query]) -> dict[str, exp.Query]:
+    """The CTEs visible inside a query."""
+    visible = dict(outer)
+    clause = query.args.get("with_")
+    if clause is None:
+        return visible
+    if clause.args.get("recursive"):
+        raise NotDifferentiable("WITH RECURSIVE")
+    for cte in clause.expressions:
+        body = cte.this.copy()
+        names = [i.name for i in cte.args["alias"].args.get("columns") or []]
+        if names:
+            body = _rename_outputs(body, names)
+        # A CTE sees the ones before it; writing them into its body keeps that true wherever it is used.
+        if visible and not body.args.get("with_"):
+            body.set(
+                "with_",
+                exp.With(
+                    expressions=[
+                        exp.CTE(this=b.copy(), alias=exp.TableAlias(this=exp.to_identifier(n, quoted=True)))
+                        for n, b in visible.items()
+                    ]
+                ),
+            )
+        visible[cte.alias] = body
+    return visible
+
+
+def _rename_outputs(query: exp.Query, names: list[str]) -> exp.Query:
+    first = query
+    while isinstance(first, exp.SetOperation):
+        first = first.this
+    items = first.expressions
+    renamed = [
+        exp.alias_(items[i].unalias().copy(), n, quoted=True) if i < len(names) else items[i].copy()
+        for i, n in enumerate(names + [""] * (len(items) - len(names)))
+    ]
+    first.set("expressions", renamed)
+    return query
+
+
+def name_of(item: exp.Expr) -> str:
+    """A construct's name for a message."""
+    if isinstance(item, exp.Lateral):
+        return "LATERAL"
+    if isinstance(item, exp.Values):
+        return "VALUES in FROM"
+    if isinstance(item, exp.Unnest):
+        return "unnest() in FROM"
+    return f"{type(item).__name__.upper()} in FROM"
