@@ -132,9 +132,7 @@ class Client:
         """Change query, schedule, refresh_mode or status ('ACTIVE', 'SUSPENDED'); None means unchanged."""
         given = {key: value for key, value in changes.items() if value is not None}
         if not given:
-            raise UserError(
-                "There is nothing to alter.", hint="Give a query, schedule, refresh_mode or status."
-            )
+            raise UserError("There is nothing to alter.", hint="Give a query, schedule, refresh_mode or status.")
         self._call("alter_stream_table", {"name": name, **given})
 
     def drop_stream_table(self, name: str, *, cascade: bool = False) -> None:
@@ -184,9 +182,7 @@ class Client:
 
     def health(self) -> list[Check]:
         """Whether an engine runs, and which stream tables fail or fall behind. Needs no engine."""
-        rows = self._rows(
-            "SELECT check_name AS name, detail AS result, severity FROM pgtrickle.health_check()"
-        )
+        rows = self._rows("SELECT check_name AS name, detail AS result, severity FROM pgtrickle.health_check()")
         return [Check(**row) for row in rows]
 
     def change_buffers(self) -> list[Row]:

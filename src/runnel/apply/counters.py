@@ -1,8 +1,8 @@
 """Algebraic aggregates: what is counted per group, and how each value follows from the counters.
 
 For aggregate j: `c<j>` counts non-NULL inputs, `s<j>` is their sum, `q<j>` the sum of squares, `x<j>` counts NaNs
-(which would poison a running sum), `t<j>` counts true inputs, `d<j>` counts distinct values. All are linear: the delta of a
-counter is the weighted sum over the delta.
+(which would poison a running sum), `t<j>` counts true inputs, `d<j>` counts distinct values. All but the last are
+linear: the delta of a counter is the weighted sum over the delta.
 
 Variance in PostgreSQL's own order of operations, so that NUMERIC rounding agrees:
 

@@ -29,7 +29,13 @@ def create_temporary(conn: psycopg.Connection, stage: Stage, tables: StageTables
         counters = [f"{c} numeric" for c in counter_columns(stage.head)]
         specs[tables.touched] = ["h int8", *keys, "n int8", *counters]
         for j in bags(stage.head):
-            specs[tables.bag_touched(j)] = ["h int8", "vh int8", *keys, value_definition(stage.head, j), "n int8"]
+            specs[tables.bag_touched(j)] = [
+                "h int8",
+                "vh int8",
+                *keys,
+                value_definition(stage.head, j),
+                "n int8",
+            ]
     for name, columns in specs.items():
         conn.execute(f"DROP TABLE IF EXISTS {name}".encode())
         bare = name.removeprefix("pg_temp.")

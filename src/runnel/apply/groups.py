@@ -59,9 +59,7 @@ def build_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) ->
         if head.aggregates[j].function == "count":
             _add_distinct(conn, head, tables, j, f"SELECT h, {_listed(keys)} 1 AS d FROM {tables.bag_touched(j)}")
     values = ", ".join(["h", *keys, "n", *(f"coalesce({c}, 0)" for c in counters)])
-    conn.execute(
-        f"INSERT INTO {tables.groups} ({columns}) SELECT {values} FROM {tables.touched} WHERE n <> 0".encode()
-    )
+    conn.execute(f"INSERT INTO {tables.groups} ({columns}) SELECT {values} FROM {tables.touched} WHERE n <> 0".encode())
     if not head.keys:
         zeros = ", ".join(["0", "0", *("0" for _ in counters)])
         conn.execute(
@@ -160,14 +158,17 @@ def _merge_bag(conn: psycopg.Connection, head: GroupHead, tables: StageTables, j
         conn.execute(merge.encode())
         return
     returned = ", ".join(["merge_action() AS action", *(f"t.{k}" for k in ["h", *keys])])
-    source = (
-        f"SELECT h, {_listed(keys)} CASE action WHEN 'INSERT' THEN 1 WHEN 'DELETE' THEN -1 ELSE 0 END AS d FROM m"
-    )
+    source = f"SELECT h, {_listed(keys)} CASE action WHEN 'INSERT' THEN 1 WHEN 'DELETE' THEN -1 ELSE 0 END AS d FROM m"
     _add_distinct(conn, head, tables, j, source, f"m AS ({merge} RETURNING {returned})")
 
 
 def _add_distinct(
-    conn: psycopg.Connection, head: GroupHead, tables: StageTables, j: int, source: str, cte: str | None = None
+    conn: psycopg.Connection,
+    head: GroupHead,
+    tables: StageTables,
+    j: int,
+    source: str,
+    cte: str | None = None,
 ) -> None:
     """Set the touched groups' change in distinct values from (h, keys, d) rows."""
     keys = key_names(head)
@@ -175,6 +176,4 @@ def _add_distinct(
     sums = f"x AS (SELECT h, {_listed(keys)} sum(d) AS d FROM ({source}) AS y{grouped})"
     ctes = ", ".join([cte, sums] if cte else [sums])
     same = same_sql([f"t.{k}" for k in keys], [f"x.{k}" for k in keys], head.keys)
-    conn.execute(
-        f"WITH {ctes} UPDATE {tables.touched} AS t SET d{j} = x.d FROM x WHERE t.h = x.h AND {same}".encode()
-    )
+    conn.execute(f"WITH {ctes} UPDATE {tables.touched} AS t SET d{j} = x.d FROM x WHERE t.h = x.h AND {same}".encode())

@@ -29,9 +29,7 @@ def consolidate_sql(stage: Stage, source: str) -> str:
     """Add up the weights of equal rows, dropping those that cancel."""
     columns = output_columns(stage)
     items = ", ".join(grouped_value(n, t) for n, t in columns)
-    return (
-        f"SELECT {items}, sum(w)::int8 FROM ({source}) AS x GROUP BY {group_by_sql(columns)} HAVING sum(w) <> 0"
-    )
+    return f"SELECT {items}, sum(w)::int8 FROM ({source}) AS x GROUP BY {group_by_sql(columns)} HAVING sum(w) <> 0"
 
 
 def table_hash(columns: tuple[Column, ...], alias: str = "") -> str:
@@ -60,8 +58,7 @@ def apply_delta(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> 
     assert row is not None
     if row[0] != deleted:
         raise OutputDrift(
-            f"{tables.output} holds {deleted} of {row[0]} rows that are to be removed: "
-            "somebody else has written to it",
+            f"{tables.output} holds {deleted} of {row[0]} rows that are to be removed: somebody else has written to it",
             hint="It is rebuilt at the next refresh. Do not write to stream tables.",
         )
     inserted = conn.execute(

@@ -1,7 +1,4 @@
-"""The catalog: schemas, numbered migrations (SQL), and typed access to the catalog tables."""
+"""The catalog: schemas, numbered migrations (SQL), and typed access to the catalog tables.
 
-from __future__ import annotations
-
-from runnel.catalog.migrate import migrate
-
-__all__ = ["migrate"]
+`migrate` installs and upgrades, `store` reads and writes, `rows` are its rows as dataclasses.
+"""

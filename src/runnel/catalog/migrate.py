@@ -35,7 +35,8 @@ APPLIED = "SELECT version FROM pgtrickle.pgt_migrations"
 RECORD = "INSERT INTO pgtrickle.pgt_migrations (version, name) VALUES (%s, %s)"
 SET_SETTING = """
 INSERT INTO pgtrickle.pgt_settings (key, value) VALUES (%s, %s)
-ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE pgt_settings.value IS DISTINCT FROM excluded.value
+ON CONFLICT (key) DO UPDATE SET value = excluded.value
+WHERE pgt_settings.value IS DISTINCT FROM excluded.value
 """
 HAS_DBLINK = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'dblink')"
 
@@ -103,9 +104,7 @@ def check_server(conn: psycopg.Connection[tuple[object, ...]]) -> None:
         )
 
 
-def _migrate(
-    conn: psycopg.Connection[tuple[object, ...]], loopback: str | None, version: str
-) -> list[int]:
+def _migrate(conn: psycopg.Connection[tuple[object, ...]], loopback: str | None, version: str) -> list[int]:
     check_server(conn)
     conn.execute(LOCK, MIGRATION_LOCK)
     try:
@@ -154,7 +153,7 @@ def _install_dblink(conn: psycopg.Connection[tuple[object, ...]]) -> None:
             conn.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS dblink SCHEMA {}").format(schema))
     except psycopg.Error as error:
         log.warning(
-            "the dblink extension could not be installed (%s); SQL functions that call the engine will not work "
-            "until an administrator runs: CREATE EXTENSION dblink",
+            "the dblink extension could not be installed (%s); SQL functions that call the engine will not "
+            "work until an administrator runs: CREATE EXTENSION dblink",
             error.diag.message_primary or error,
         )

@@ -16,15 +16,11 @@ if TYPE_CHECKING:
 
 HomeOption = Annotated[
     Path | None,
-    typer.Option(
-        "--home", help="Home directory of the embedded stack (RUNNEL_HOME; ~/.runnel).", metavar="DIR"
-    ),
+    typer.Option("--home", help="Home directory of the embedded stack (RUNNEL_HOME; ~/.runnel).", metavar="DIR"),
 ]
 DsnOption = Annotated[
     str | None,
-    typer.Option(
-        "--dsn", help="Your own PostgreSQL 18 instead of the embedded one (RUNNEL_DSN).", metavar="DSN"
-    ),
+    typer.Option("--dsn", help="Your own PostgreSQL 18 instead of the embedded one (RUNNEL_DSN).", metavar="DSN"),
 ]
 
 
@@ -52,9 +48,7 @@ def resolve_dsn(home: Path | None, dsn: str | None) -> str:
     server = embedded(home)
     if not server.is_running:
         where = f" --home {home}" if home else ""
-        raise UserError(
-            f"No stack is running in {server.home.path}.", hint=f"Start it with: runnel up{where}"
-        )
+        raise UserError(f"No stack is running in {server.home.path}.", hint=f"Start it with: runnel up{where}")
     return server.dsn
 
 

@@ -55,9 +55,7 @@ def _usable_key(join: Outer) -> Equi | None:
     return next((e for e in join.equi if not e.null_safe), None)
 
 
-def _counted(
-    tree: Tree, join: Outer, leaf: int, others: Mapping[int, Version], in_right: bool, key: Equi
-) -> Term:
+def _counted(tree: Tree, join: Outer, leaf: int, others: Mapping[int, Version], in_right: bool, key: Equi) -> Term:
     changed: Tree = LeafNode(leaf)
     kept = join.left if in_right else join.right
     matched: Tree = Inner((changed, kept), join.equi, ())

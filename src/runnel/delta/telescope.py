@@ -32,7 +32,7 @@ def telescope(tree: Tree, changed: Sequence[int]) -> list[Term]:
         others: dict[int, Version] = {j: "before" if j in behind else "after" for j in every if j != leaf}
         join = padding_join(tree, leaf)
         if join is None:
-            term = linear_term(tree, leaf, dict(sorted({**others, leaf: "delta"}.items())))  # type: ignore[arg-type]
+            term = linear_term(tree, leaf, dict(sorted({**others, leaf: "delta"}.items())))
         else:
             term = outer_term(tree, join, leaf, others)
         terms.append(term)

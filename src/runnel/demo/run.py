@@ -60,9 +60,7 @@ def _stack(server: EmbeddedServer, master: str, console: Console) -> Iterator[st
 
     began = time.monotonic()
     dsn = server.start()
-    console.print(
-        f"PostgreSQL 18 started in {server.home.path} ({time.monotonic() - began:.1f} s)", style="dim"
-    )
+    console.print(f"PostgreSQL 18 started in {server.home.path} ({time.monotonic() - began:.1f} s)", style="dim")
     engine = Engine(dsn, master=master, on_event=lambda text: console.print(text, style="dim", markup=False))
     try:
         engine.start()
@@ -84,9 +82,7 @@ def _open_shop(dsn: str, console: Console) -> None:
     _psql(dsn, tables)
     with psycopg.connect(dsn, autocommit=True) as connection:
         fill_shop(connection)
-    console.print(
-        f"A shop with {CUSTOMERS} customers, {PRODUCTS} products, {PAST_ORDERS:,} orders", style="dim"
-    )
+    console.print(f"A shop with {CUSTOMERS} customers, {PRODUCTS} products, {PAST_ORDERS:,} orders", style="dim")
     began = time.monotonic()
     _psql(dsn, stream_tables)
     console.print(f"Three stream tables created and filled ({time.monotonic() - began:.1f} s)\n", style="dim")

@@ -100,10 +100,7 @@ class Screen(AbstractContextManager["Screen"]):
             values = [str(value) for value in row.values()]
             key = tuple(values[: excerpt.keys])
             table.add_row(
-                *(
-                    self._cell((excerpt.table, *key, name), text)
-                    for name, text in zip(row, values, strict=True)
-                )
+                *(self._cell((excerpt.table, *key, name), text) for name, text in zip(row, values, strict=True))
             )
         return table
 

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Family = Literal[
-    "int", "numeric", "float", "text", "bpchar", "bool", "date", "timestamp", "timestamptz", "uuid", "enum", "other"
+    "int",
+    "numeric",
+    "float",
+    "text",
+    "bpchar",
+    "bool",
+    "date",
+    "timestamp",
+    "timestamptz",
+    "uuid",
+    "enum",
+    "other",
 ]
 FormKind = Literal["long", "bool", "text", "decimal", "double"]
 

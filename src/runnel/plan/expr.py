@@ -43,8 +43,27 @@ def is_strict(expression: exp.Expr) -> bool:
     return all(isinstance(node, _STRICT) for node in expression.walk())
 
 
-_MAY_RAISE: tuple[type[exp.Expr], ...] = (exp.Div, exp.Mod, exp.IntDiv, exp.Anonymous, exp.Sqrt, exp.Ln, exp.Log, exp.Pow)
-_SAFE_CASTS = ("text", "varchar", "char", "bigint", "decimal", "double", "timestamptz", "timestamp", "interval")
+_MAY_RAISE: tuple[type[exp.Expr], ...] = (
+    exp.Div,
+    exp.Mod,
+    exp.IntDiv,
+    exp.Anonymous,
+    exp.Sqrt,
+    exp.Ln,
+    exp.Log,
+    exp.Pow,
+)
+_SAFE_CASTS = (
+    "text",
+    "varchar",
+    "char",
+    "bigint",
+    "decimal",
+    "double",
+    "timestamptz",
+    "timestamp",
+    "interval",
+)
 
 
 def may_raise(expression: exp.Expr) -> bool:
@@ -141,7 +160,12 @@ def _clock_replacement(node: exp.Expr) -> exp.Expr | None:
     return exp.cast(placeholder, target, dialect="postgres") if target else placeholder
 
 
-_OPPOSITE: dict[type[exp.Expr], type[exp.Binary]] = {exp.LT: exp.GTE, exp.LTE: exp.GT, exp.GT: exp.LTE, exp.GTE: exp.LT}
+_OPPOSITE: dict[type[exp.Expr], type[exp.Binary]] = {
+    exp.LT: exp.GTE,
+    exp.LTE: exp.GT,
+    exp.GT: exp.LTE,
+    exp.GTE: exp.LT,
+}
 
 
 def negation(condition: exp.Expr) -> str:

@@ -51,7 +51,5 @@ def pending_changes(
             rows[oid] = count
             if marked:
                 markers.append(oid)
-    moved = frozenset(
-        up for up in table.upstream if versions.get(up, 0) != frontier.stream_tables.get(up, -1)
-    )
+    moved = frozenset(up for up in table.upstream if versions.get(up, 0) != frontier.stream_tables.get(up, -1))
     return Pending(rows, tuple(markers), moved)

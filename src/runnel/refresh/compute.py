@@ -70,8 +70,7 @@ def compute_stage(
     ]
     total = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
     counters.jobs += 1
-    rows = _add_up(stage, total).toArrow()
-    return rows
+    return _add_up(stage, total).toArrow()
 
 
 def _read_term(

@@ -106,9 +106,7 @@ class RefreshTransaction:
     # -- which way -----------------------------------------------------------------------------------------
 
     @staticmethod
-    def _choose(
-        table: Maintained, position: Position, pending: Pending, full: str | None
-    ) -> tuple[Action, str | None]:
+    def _choose(table: Maintained, position: Position, pending: Pending, full: str | None) -> tuple[Action, str | None]:
         if not position.populated:
             return "INITIAL", None
         if position.reinit:

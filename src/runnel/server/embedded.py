@@ -47,9 +47,7 @@ _LARGEST_LOG = 32 * 1024 * 1024
 class EmbeddedServer:
     """The server of one home directory. Its state is on disk: many objects may speak of one server."""
 
-    def __init__(
-        self, home: Home | str | os.PathLike[str] | None = None, *, on_event: Report | None = None
-    ) -> None:
+    def __init__(self, home: Home | str | os.PathLike[str] | None = None, *, on_event: Report | None = None) -> None:
         self.home = home if isinstance(home, Home) else resolve_home(home)
         self._report: Callable[[str], None] = on_event or (lambda _: None)
 
@@ -90,9 +88,7 @@ class EmbeddedServer:
             return False
         account = account_of(self.home.data)
         try:
-            run_program(
-                "pg_ctl", ["stop", "-D", str(self.home.data), "-m", mode, "-w", "-t", "60"], account, 90
-            )
+            run_program("pg_ctl", ["stop", "-D", str(self.home.data), "-m", mode, "-w", "-t", "60"], account, 90)
         except RunnelError:
             # It may have ended by itself between the question and the order.
             if self.is_running:

@@ -79,12 +79,7 @@ def server_settings(home: Home, port: int) -> str:
         "extension_control_path": f"$system:{home.extensions}",
     }
     lines = [f"{name} = {_quote(value)}" for name, value in placed.items()]
-    return (
-        f"{_HEADER}include = {_quote(str(home.data / 'postgresql.conf'))}\n"
-        + "\n".join(lines)
-        + "\n"
-        + _TUNING
-    )
+    return f"{_HEADER}include = {_quote(str(home.data / 'postgresql.conf'))}\n" + "\n".join(lines) + "\n" + _TUNING
 
 
 def write_extension(directory: Path, version: str) -> None:

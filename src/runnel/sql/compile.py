@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-import psycopg
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -19,7 +19,7 @@ from sqlglot.errors import SqlglotError
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.model.types import Column
-from runnel.plan.stage import Inner, LeafNode, Outer, Plan, Relation, Stage, StageRef, Tree
+from runnel.plan.stage import Branch, GroupHead, Inner, LeafNode, Outer, Plan, Relation, RowsHead, Stage, StageRef, Tree
 from runnel.sql import heads, refuse
 from runnel.sql.describe import (
     Description,
@@ -29,10 +29,14 @@ from runnel.sql.describe import (
     describe_expressions,
     relation_facts,
     scratch,
+    tables_of,
 )
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.from_clause import Ctes, FromBuilder
 from runnel.sql.lower import Lowering
+
+if TYPE_CHECKING:
+    import psycopg
 
 # Spellings of the same function; PostgreSQL prints the one that was written, sqlglot its favourite.
 _SYNONYMS = (
@@ -77,9 +81,7 @@ def compile_query(
         try:
             tree = compiler.inline_views(tree)
             if description.unstable:
-                raise NotDifferentiable(
-                    f"{description.unstable[0]}(), whose result depends on more than its arguments"
-                )
+                raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments")
             if not compiler.round_trips(description.canonical, tree):
                 raise NotDifferentiable("an expression that Runnel's SQL parser cannot print back faithfully")
             plan = compiler.plan(tree, description.columns, settings)
@@ -170,16 +172,8 @@ class _Compiler:
 
     def tables_by_rewrite(self, query: str) -> tuple[Relation, ...]:
         """The tables of a query that sqlglot cannot parse, from PostgreSQL's dependency records."""
-        with self.conn.transaction(force_rollback=True):
-            self.conn.execute(f"CREATE TEMP VIEW pgt_probe AS\n{query.strip().rstrip(';')}\n".encode(), prepare=True)
-            rows = self.conn.execute(
-                "SELECT DISTINCT n.nspname, c.relname FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid "
-                "JOIN pg_class c ON c.oid = d.refobjid JOIN pg_namespace n ON n.oid = c.relnamespace "
-                "WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass "
-                "AND r.ev_class = 'pg_temp.pgt_probe'::regclass AND c.oid <> r.ev_class"
-            ).fetchall()
-        for schema, name in rows:
-            self._record(self.look_up(Name(schema, name)))
+        for name in tables_of(self.conn, query):
+            self._record(self.look_up(name))
         return tuple(self.tables.values())
 
     def inline_views(self, tree: exp.Query) -> exp.Query:
@@ -210,7 +204,7 @@ class _Compiler:
         try:
             with self.conn.transaction():
                 again = canonical_print(self.conn, printed)
-        except (UserError, psycopg.Error):
+        except UserError:
             return False
         return _normal(canonical) == _normal(again)
 
@@ -249,7 +243,7 @@ class _Compiler:
 
     def _union(
         self, query: exp.SetOperation, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[heads.RowsHead | heads.GroupHead, list[heads.Branch]]:
+    ) -> tuple[RowsHead | GroupHead, list[Branch]]:
         if not isinstance(query, exp.Union):
             raise NotDifferentiable(type(query).__name__.upper())
         if query.args.get("limit") or query.args.get("offset"):
@@ -297,7 +291,7 @@ class _Compiler:
 
     def _select(
         self, select: exp.Select, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[heads.RowsHead | heads.GroupHead, list[heads.Branch]]:
+    ) -> tuple[RowsHead | GroupHead, list[Branch]]:
         refuse.check_block(select)
         grouped = bool(select.args.get("group") or select.args.get("having") or _aggregates(select))
         if select.args.get("distinct") and grouped:

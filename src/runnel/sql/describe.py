@@ -67,7 +67,8 @@ def describe(conn: psycopg.Connection, query: str) -> Description:
     conn.execute("SET LOCAL search_path = pg_catalog")
     columns = _probe_columns(conn)
     action = conn.execute(
-        "SELECT ev_action::text FROM pg_catalog.pg_rewrite WHERE ev_class = %s::regclass", (f"pg_temp.{PROBE}",)
+        "SELECT ev_action::text FROM pg_catalog.pg_rewrite WHERE ev_class = %s::regclass",
+        (f"pg_temp.{PROBE}",),
     ).fetchone()
     assert action is not None
     functions = _functions(conn, action[0])
@@ -104,6 +105,20 @@ def describe_expressions(conn: psycopg.Connection, expressions: list[str], sourc
     columns = _probe_columns(conn)
     conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
     return columns
+
+
+def tables_of(conn: psycopg.Connection, query: str) -> list[Name]:
+    """The relations of a query that sqlglot cannot parse, from PostgreSQL's dependency records."""
+    _create_probe(conn, query)
+    rows = conn.execute(
+        "SELECT DISTINCT n.nspname, c.relname FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid "
+        "JOIN pg_class c ON c.oid = d.refobjid JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass "
+        "AND r.ev_class = %s::regclass AND c.oid <> r.ev_class",
+        (f"pg_temp.{PROBE}",),
+    ).fetchall()
+    conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
+    return [Name(schema, name) for schema, name in rows]
 
 
 def _create_probe(conn: psycopg.Connection, query: str) -> None:

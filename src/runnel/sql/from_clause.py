@@ -53,7 +53,7 @@ class FromBuilder:
         using = [i.name for i in join.args.get("using") or []]
         if (join.args.get("method") or "").upper() == "NATURAL":
             raise NotDifferentiable("NATURAL JOIN")
-        conditions = [
+        conditions: list[exp.Expr] = [
             exp.EQ(this=scope.find(exp.column(u)).copy(), expression=right_scope.find(exp.column(u)).copy())
             for u in using
         ]
@@ -143,10 +143,10 @@ class FromBuilder:
     ) -> tuple[DTree, Scope]:
         if alias is None:
             raise NotDifferentiable("a subquery in FROM without a name")
-        if not isinstance(query, exp.Query):
-            raise NotDifferentiable(refuse.name_of(query))
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):
             query = query.this
+        if not isinstance(query, exp.Query):
+            raise NotDifferentiable(refuse.name_of(query))
         inner = refuse.with_ctes(query, ctes)
         if isinstance(query, exp.Select) and not refuse.is_stateful(query):
             mark = len(self.leaves)
@@ -156,9 +156,7 @@ class FromBuilder:
                 del self.leaves[mark:]
         return self._leaf(self.stage(query, ctes), alias)
 
-    def _inlined(
-        self, query: exp.Select, alias: exp.TableAlias, ctes: Ctes, nullable: bool
-    ) -> tuple[DTree, Scope]:
+    def _inlined(self, query: exp.Select, alias: exp.TableAlias, ctes: Ctes, nullable: bool) -> tuple[DTree, Scope]:
         refuse.check_block(query)
         tree, scope = self.build(query, ctes, nullable=nullable)
         inside = padded(tree)

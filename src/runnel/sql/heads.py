@@ -100,9 +100,7 @@ def group_head(
         outputs=tuple(ex.pg(o) for o in outputs),
         having=ex.pg(having_expr) if having_expr is not None else None,
     )
-    built = [
-        finish(b, i, tuple(input_columns), s) for b, i, s in zip(branches, inputs, sums, strict=True)
-    ]
+    built = [finish(b, i, tuple(input_columns), s) for b, i, s in zip(branches, inputs, sums, strict=True)]
     return head, built
 
 

@@ -163,7 +163,12 @@ class Lowering:
                 return Outer(kind, self._tree(left), self._tree(right), equi, residual)
 
     def _conditions(
-        self, conditions: list[exp.Expr], nullable: frozenset[int], groups: list[set[int]], *, late_allowed: bool
+        self,
+        conditions: list[exp.Expr],
+        nullable: frozenset[int],
+        groups: list[set[int]],
+        *,
+        late_allowed: bool,
     ) -> tuple[tuple[Equi, ...], tuple[Residual, ...]]:
         equi: list[Equi] = []
         residual: list[Residual] = []
@@ -274,5 +279,3 @@ class Lowering:
             computed=computed,
             uses=tuple(sorted(uses)),
         )
-
-

@@ -215,36 +215,27 @@ BEGIN
 END
 $$;
 
--- How the engine goes to sleep without missing anything: it closes the gate with _doze(), looks for changes once
--- more, and keeps looking now and then until _settled(snapshot). A writer that saw the gate open had its xid before
--- the gate closed, so it is either visible to that look or still running in that snapshot.
-CREATE FUNCTION pgtrickle._doze() RETURNS pg_snapshot
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM setval('pgtrickle.pgt_wake_gate', 1);
-    RETURN pg_current_snapshot();  -- a new one: this function is volatile
-END
-$$;
-
-CREATE FUNCTION pgtrickle._settled(since pg_snapshot) RETURNS boolean
+-- How the engine goes to sleep without missing anything: it calls _doze(), in a later transaction takes a new xid,
+-- looks for changes once more, and keeps looking now and then until _settled(xid). A writer that was told not to
+-- notify had its own xid before the gate closed, hence a smaller one.
+CREATE FUNCTION pgtrickle._stay_awake() RETURNS bigint
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT pg_snapshot_xmin(pg_current_snapshot()) >= pg_snapshot_xmax(since)
-$$;
+AS $$ SELECT setval('pgtrickle.pgt_wake_gate', 2) $$;
 
-CREATE FUNCTION pgtrickle._stay_awake() RETURNS void
+CREATE FUNCTION pgtrickle._doze() RETURNS bigint
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT FROM (SELECT setval('pgtrickle.pgt_wake_gate', 2)) ignored
-$$;
+AS $$ SELECT setval('pgtrickle.pgt_wake_gate', 1) $$;
+
+CREATE FUNCTION pgtrickle._settled(since xid8) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT pg_snapshot_xmin(pg_current_snapshot()) > since $$;
 
 -- ------------------------------------------------------------------ triggers
 
 -- A relation may lie in the trees of several captured tables: every trigger name carries its source.
 -- ENABLE ALWAYS: a session with session_replication_role = replica changes rows like any other.
 CREATE FUNCTION pgtrickle._capture_attach(source oid, relation oid, suffix text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET pgtrickle.internal = 'on'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     kind record;
@@ -277,7 +268,7 @@ $$;
 
 CREATE FUNCTION pgtrickle._capture_detach(source oid, relation oid, suffixes text[] DEFAULT '{"",_above}')
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET pgtrickle.internal = 'on'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     name text;
@@ -304,7 +295,7 @@ COMMENT ON FUNCTION pgtrickle._capture_marker(oid) IS 'Tell every consumer of th
 -- ------------------------------------------------------------------ buffers
 
 CREATE FUNCTION pgtrickle._buffer_create(source oid) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET pgtrickle.internal = 'on'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- A queue: rows live for seconds and leave in bulk, so dead rows must go soon whatever the table's size,
@@ -323,7 +314,7 @@ $$;
 -- inside a user's DDL we must not wait for one (a reader of the buffer may be waiting for that user), so there
 -- a column that cannot be dropped at once stays behind, unused, until the engine's next install.
 CREATE FUNCTION pgtrickle._buffer_columns(source oid, columns jsonb, may_wait boolean) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET pgtrickle.internal = 'on'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     buffer oid := format('pgtrickle_changes.changes_%s', source)::regclass;
@@ -382,9 +373,11 @@ COMMENT ON FUNCTION pgtrickle._capture_drift() IS
     'Captured tables that need pgtrickle._capture_install again; a server with event triggers repairs them itself.';
 
 -- Make functions, triggers, buffer columns and the tracking row agree with the table as it is now.
+-- pgtrickle.internal tells our own event triggers to look away from the DDL done here. It is set and put back by
+-- hand because only a superuser may attach a setting of this kind to a function.
 -- Columns that are gone or have another type leave the capture; renamed ones stay, by attnum.
 CREATE FUNCTION pgtrickle._capture_build(source oid, extra text[], may_wait boolean, mark boolean) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET pgtrickle.internal = 'on'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     old pgtrickle.pgt_change_tracking;
@@ -394,7 +387,9 @@ DECLARE
     is_guarded boolean := NOT pgtrickle._ddl_is_followed();
     relation oid;
     known boolean;
+    internal text := coalesce(current_setting('pgtrickle.internal', true), 'off');
 BEGIN
+    PERFORM set_config('pgtrickle.internal', 'on', true);
     SELECT * INTO old FROM pgtrickle.pgt_change_tracking WHERE source_relid = source;
     known := FOUND;
     SELECT coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
@@ -436,6 +431,7 @@ BEGIN
         INSERT INTO pgtrickle.pgt_change_tracking (source_relid, buffer, columns, relations, ancestors, guarded)
         VALUES (source, 'changes_' || source, wanted, below, above, is_guarded);
     END IF;
+    PERFORM set_config('pgtrickle.internal', internal, true);
 END
 $$;
 
@@ -484,7 +480,7 @@ AS $$
 $$;
 
 CREATE FUNCTION pgtrickle._capture_install(source oid, columns text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET pgtrickle.internal = 'on'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     relation oid;
@@ -510,11 +506,13 @@ COMMENT ON FUNCTION pgtrickle._capture_install(oid, text[]) IS
     'Call it in the transaction that records the dependency, commit, and only then take a snapshot.';
 
 CREATE FUNCTION pgtrickle._capture_remove(source oid) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET pgtrickle.internal = 'on' SET client_min_messages = 'warning'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = 'warning'
 AS $$
 DECLARE
     relation oid;
+    internal text := coalesce(current_setting('pgtrickle.internal', true), 'off');
 BEGIN
+    PERFORM set_config('pgtrickle.internal', 'on', true);
     FOR relation IN
         SELECT r FROM pgtrickle.pgt_change_tracking t, unnest(t.ancestors || t.relations) r
         WHERE t.source_relid = source AND EXISTS (SELECT FROM pg_class WHERE oid = r)
@@ -525,13 +523,15 @@ BEGIN
     EXECUTE format('DROP FUNCTION IF EXISTS pgtrickle_changes.capture_%s_above()', source);
     EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.changes_%s', source);
     DELETE FROM pgtrickle.pgt_change_tracking WHERE source_relid = source;
+    PERFORM set_config('pgtrickle.internal', internal, true);
 END
 $$;
 
--- Captures that no stream table needs. Inside a user's DDL (may_wait = false) a table that is in use is left
--- for the engine.
-CREATE FUNCTION pgtrickle._capture_collect(may_wait boolean DEFAULT true) RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET pgtrickle.internal = 'on'
+-- Remove the captures (of all tables, or of these) that no stream table needs. Inside a user's DDL
+-- (may_wait = false) a table that is in use is left for the engine.
+CREATE FUNCTION pgtrickle._capture_collect(candidates oid[] DEFAULT NULL, may_wait boolean DEFAULT true)
+RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     unused record;
@@ -540,8 +540,9 @@ DECLARE
 BEGIN
     FOR unused IN
         SELECT t.* FROM pgtrickle.pgt_change_tracking t
-        WHERE NOT EXISTS (SELECT FROM pg_class WHERE oid = t.source_relid)
-           OR NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = t.source_relid)
+        WHERE (candidates IS NULL OR t.source_relid = ANY (candidates))
+          AND (NOT EXISTS (SELECT FROM pg_class WHERE oid = t.source_relid)
+               OR NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = t.source_relid))
     LOOP
         BEGIN
             IF NOT may_wait THEN

@@ -161,6 +161,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     gone oid[];
+    released oid[];
     relation oid;
 BEGIN
     IF current_setting('pgtrickle.internal', true) = 'on' THEN
@@ -176,11 +177,14 @@ BEGIN
     IF gone IS NULL OR TG_TAG = 'ALTER TABLE' THEN
         RETURN;
     END IF;
+    SELECT array_agg(DISTINCT d.source_relid) INTO released
+    FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle.pgt_dependencies d ON d.pgt_id = s.pgt_id
+    WHERE s.pgt_relid = ANY (gone);
     DELETE FROM pgtrickle.pgt_stream_tables s
      WHERE s.pgt_relid = ANY (gone) AND NOT EXISTS (SELECT FROM pg_class WHERE oid = s.pgt_relid);
     PERFORM pgtrickle._mark_broken();
     PERFORM pgtrickle._capture_follow(gone, pgtrickle._rows_may_differ(gone));
-    PERFORM pgtrickle._capture_collect(false);
+    PERFORM pgtrickle._capture_collect(gone || released, false);
     FOREACH relation IN ARRAY gone LOOP
         PERFORM pg_notify('pgtrickle_ddl', relation::text);
     END LOOP;

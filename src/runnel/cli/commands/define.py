@@ -56,9 +56,7 @@ def alter(
     file: FileOption = None,
     schedule: Annotated[str | None, typer.Option(help=ScheduleHelp)] = None,
     mode: Annotated[Mode | None, typer.Option(case_sensitive=False, help="Refresh mode.")] = None,
-    suspend: Annotated[
-        bool | None, typer.Option("--suspend/--resume", help="Stop or go on refreshing.")
-    ] = None,
+    suspend: Annotated[bool | None, typer.Option("--suspend/--resume", help="Stop or go on refreshing.")] = None,
     home: HomeOption = None,
     dsn: DsnOption = None,
 ) -> None:

@@ -14,9 +14,7 @@ NameArgument = Annotated[str, typer.Argument(help="Stream table.")]
 OptionalName = Annotated[str | None, typer.Argument(help="Stream table; all when none is named.")]
 
 
-def status(
-    name: OptionalName = None, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None
-) -> None:
+def status(name: OptionalName = None, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None) -> None:
     """Show every stream table: state, mode, staleness, last refresh, pending changes, errors."""
     with open_client(home, dsn) as client:
         tables = client.status()
@@ -40,9 +38,7 @@ def history(
     print_json(refreshes) if json else print_history(refreshes)
 
 
-def explain(
-    name: NameArgument, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None
-) -> None:
+def explain(name: NameArgument, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None) -> None:
     """Show how a stream table is maintained: stages, delta rules, what is pushed to PostgreSQL."""
     with open_client(home, dsn) as client:
         text = client.explain(name)

@@ -33,7 +33,5 @@ def version(home: HomeOption = None, dsn: DsnOption = None) -> None:
         from runnel.client import connect
 
         with connect(resolve_dsn(home, dsn)) as client:
-            row = client.query(
-                "SELECT pgtrickle.version() AS schemas, current_setting('server_version') AS server"
-            )
+            row = client.query("SELECT pgtrickle.version() AS schemas, current_setting('server_version') AS server")
         typer.echo(f"schemas {row[0]['schemas']}\nPostgreSQL {row[0]['server']}")

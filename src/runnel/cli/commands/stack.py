@@ -51,9 +51,7 @@ def up(home: HomeOption = None, dsn: DsnOption = None, master: MasterOption = "l
     note(f"PostgreSQL 18 in {server.home.path} ...")
     address = server.start()
     note(f"PostgreSQL {'was already running' if before else 'started'} ({time.monotonic() - began:.1f} s)")
-    _run_in_home(
-        server, address, master, began, stop_on_failure=not before, where=f" --home {home}" if home else ""
-    )
+    _run_in_home(server, address, master, began, stop_on_failure=not before, where=f" --home {home}" if home else "")
 
 
 def down(home: HomeOption = None, dsn: DsnOption = None) -> None:

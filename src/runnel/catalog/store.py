@@ -1,0 +1,386 @@
+"""Typed reading and writing of the catalog, for the engine.
+
+Functions take an open psycopg connection and never commit: the caller decides what belongs to one
+transaction. Statements are constants and values travel as parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row, dict_row
+from psycopg.types.json import Jsonb
+
+from runnel.catalog.rows import (
+    CapturedColumn,
+    Definition,
+    Dependency,
+    Json,
+    Refresh,
+    Request,
+    StreamTable,
+    Tracking,
+)
+from runnel.errors import EngineBug, RunnelError
+
+Connection = psycopg.Connection[Any]
+
+ENGINE_LOCK = (1920298606, 1)
+
+SELECT_STREAM_TABLES = """
+SELECT
+    pgt_id, pgt_relid, pgt_schema, pgt_name, owner, original_query, defining_query, schedule, refresh_mode,
+    effective_mode, mode_reason, status, is_populated, needs_reinit, settings, frontier, version,
+    definition_version, uses_clock, data_timestamp, last_refresh_at, consecutive_errors, last_error, retry_at,
+    created_at, updated_at
+FROM pgtrickle.pgt_stream_tables
+WHERE %(pgt_id)s::bigint IS NULL OR pgt_id = %(pgt_id)s
+ORDER BY pgt_id
+"""
+SELECT_DEPENDENCIES = """
+SELECT pgt_id, source_relid, source_type, source_name, columns_used, column_types, source_pgt_id
+FROM pgtrickle.pgt_dependencies ORDER BY pgt_id, source_relid
+"""
+INSERT_STREAM_TABLE = """
+INSERT INTO pgtrickle.pgt_stream_tables (
+    pgt_relid, pgt_schema, pgt_name, owner, original_query, defining_query, schedule, refresh_mode,
+    effective_mode, mode_reason, status, settings, uses_clock)
+VALUES (
+    %(pgt_relid)s, %(pgt_schema)s, %(pgt_name)s, %(owner)s, %(original_query)s, %(defining_query)s,
+    %(schedule)s, %(refresh_mode)s, %(effective_mode)s, %(mode_reason)s, %(status)s, %(settings)s,
+    %(uses_clock)s)
+RETURNING pgt_id
+"""
+UPDATE_DEFINITION = """
+UPDATE pgtrickle.pgt_stream_tables SET
+    original_query = %(original_query)s, defining_query = %(defining_query)s, schedule = %(schedule)s,
+    refresh_mode = %(refresh_mode)s, effective_mode = %(effective_mode)s, mode_reason = %(mode_reason)s,
+    settings = %(settings)s, uses_clock = %(uses_clock)s, pgt_relid = coalesce(%(pgt_relid)s, pgt_relid),
+    needs_reinit = needs_reinit OR %(reinit)s,
+    definition_version = definition_version + 1, updated_at = now()
+WHERE pgt_id = %(pgt_id)s
+"""
+DELETE_DEPENDENCIES = "DELETE FROM pgtrickle.pgt_dependencies WHERE pgt_id = %s"
+INSERT_DEPENDENCY = """
+INSERT INTO pgtrickle.pgt_dependencies
+    (pgt_id, source_relid, source_type, source_name, columns_used, column_types, source_pgt_id)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+"""
+SET_STATUS = """
+UPDATE pgtrickle.pgt_stream_tables
+SET status = %s, last_error = %s, retry_at = NULL, updated_at = now(),
+    consecutive_errors = CASE WHEN %s THEN 0 ELSE consecutive_errors END
+WHERE pgt_id = %s
+"""
+SET_NEEDS_REINIT = """
+UPDATE pgtrickle.pgt_stream_tables SET needs_reinit = %s, updated_at = now() WHERE pgt_id = %s
+"""
+# A stream table that DDL put in ERROR, or a user suspended, while its refresh ran stays as they left it.
+ADVANCE = """
+UPDATE pgtrickle.pgt_stream_tables SET
+    frontier = %s, version = %s, data_timestamp = %s, last_refresh_at = clock_timestamp(),
+    is_populated = true,
+    status = CASE WHEN status = 'INITIALIZING' THEN 'ACTIVE' ELSE status END,
+    needs_reinit = needs_reinit AND NOT (%s AND status <> 'ERROR'),
+    consecutive_errors = 0, retry_at = NULL,
+    last_error = CASE WHEN status = 'ERROR' THEN last_error END, updated_at = now()
+WHERE pgt_id = %s
+"""
+INSERT_SUCCESS = """
+INSERT INTO pgtrickle.pgt_refresh_history (
+    pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, changes_read, rows_inserted,
+    rows_deleted, reason, timings, spark_jobs)
+VALUES (
+    %(pgt_id)s, %(data_timestamp)s, %(start_time)s, clock_timestamp(), %(action)s, 'COMPLETED',
+    %(initiated_by)s, %(changes_read)s, %(rows_inserted)s, %(rows_deleted)s, %(reason)s,
+    %(timings)s, %(spark_jobs)s)
+RETURNING refresh_id
+"""
+INSERT_FAILURE = """
+INSERT INTO pgtrickle.pgt_refresh_history (
+    pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, changes_read, reason,
+    error_message, timings, spark_jobs)
+VALUES (
+    %(pgt_id)s, %(data_timestamp)s, %(start_time)s, clock_timestamp(), %(action)s, 'FAILED', %(initiated_by)s,
+    %(changes_read)s, %(reason)s, %(error)s, %(timings)s, %(spark_jobs)s)
+"""
+COUNT_FAILURE = """
+UPDATE pgtrickle.pgt_stream_tables SET
+    consecutive_errors = consecutive_errors + 1, last_error = %(error)s, updated_at = now(),
+    retry_at = clock_timestamp() + %(backoff)s,
+    status = CASE WHEN consecutive_errors + 1 >= %(suspend_after)s AND status IN ('ACTIVE', 'INITIALIZING')
+                  THEN 'SUSPENDED' ELSE status END
+WHERE pgt_id = %(pgt_id)s
+RETURNING consecutive_errors, status
+"""
+PRUNE_HISTORY = """
+DELETE FROM pgtrickle.pgt_refresh_history h USING (
+    SELECT pgt_id, refresh_id, row_number() OVER (PARTITION BY pgt_id ORDER BY refresh_id DESC) AS age
+    FROM pgtrickle.pgt_refresh_history) old
+WHERE old.refresh_id = h.refresh_id AND old.age > %s
+"""
+DELETE_STREAM_TABLE = "DELETE FROM pgtrickle.pgt_stream_tables WHERE pgt_id = %s"
+TAKE_REQUESTS = """
+WITH taken AS (
+    UPDATE pgtrickle.pgt_requests SET status = 'RUNNING'
+    WHERE request_id IN (SELECT request_id FROM pgtrickle.pgt_requests WHERE status = 'PENDING'
+                         ORDER BY request_id FOR UPDATE SKIP LOCKED)
+    RETURNING request_id, kind, args, role, caller_pid, settings, created_at)
+SELECT * FROM taken ORDER BY request_id
+"""
+FINISH_REQUEST = """
+UPDATE pgtrickle.pgt_requests SET status = %s, result = %s, error = %s, finished_at = clock_timestamp()
+WHERE request_id = %s AND status IN ('PENDING', 'RUNNING')
+"""
+ABANDON_REQUESTS = """
+UPDATE pgtrickle.pgt_requests SET status = 'CANCELLED', finished_at = clock_timestamp()
+WHERE status IN ('PENDING', 'RUNNING')
+"""
+TRY_ENGINE_LOCK = "SELECT pg_try_advisory_lock(%s, %s)"
+RELEASE_ENGINE_LOCK = "SELECT pg_advisory_unlock(%s, %s)"
+REGISTER_ENGINE = """
+INSERT INTO pgtrickle.pgt_engine (pid, host, os_pid, version, started_at, spark_master)
+VALUES (pg_backend_pid(), %s, %s, %s, clock_timestamp(), %s)
+ON CONFLICT (singleton) DO UPDATE SET pid = excluded.pid, host = excluded.host, os_pid = excluded.os_pid,
+    version = excluded.version, started_at = excluded.started_at, spark_master = excluded.spark_master
+"""
+UNREGISTER_ENGINE = "DELETE FROM pgtrickle.pgt_engine WHERE pid = pg_backend_pid()"
+SELECT_ENGINE = "SELECT pid, host, os_pid, version, started_at, spark_master FROM pgtrickle.pgt_engine"
+SELECT_TRACKING = """
+SELECT source_relid, buffer, columns, relations, ancestors FROM pgtrickle.pgt_change_tracking
+"""
+STAY_AWAKE = "SELECT pgtrickle._stay_awake()"
+DOZE = "SELECT pgtrickle._doze()"
+NEW_XID = "SELECT pg_current_xact_id()::text"
+SETTLED = "SELECT pgtrickle._settled(%s::xid8)"
+
+
+# -- stream tables -------------------------------------------------------------------------------------------
+
+
+def load_stream_tables(conn: Connection) -> list[StreamTable]:
+    """All stream tables, oldest first."""
+    with conn.cursor(row_factory=class_row(StreamTable)) as cur:
+        return cur.execute(SELECT_STREAM_TABLES, {"pgt_id": None}).fetchall()
+
+
+def load_stream_table(conn: Connection, pgt_id: int) -> StreamTable | None:
+    """One stream table, or None when it was dropped."""
+    with conn.cursor(row_factory=class_row(StreamTable)) as cur:
+        return cur.execute(SELECT_STREAM_TABLES, {"pgt_id": pgt_id}).fetchone()
+
+
+def load_dependencies(conn: Connection) -> list[Dependency]:
+    """Every source of every stream table."""
+    return [
+        Dependency(
+            pgt_id=row[0],
+            source_relid=row[1],
+            source_type=row[2],
+            source_name=row[3],
+            columns_used=tuple(row[4]),
+            column_types=tuple(row[5]),
+            source_pgt_id=row[6],
+        )
+        for row in conn.execute(SELECT_DEPENDENCIES)
+    ]
+
+
+def insert_stream_table(
+    conn: Connection,
+    *,
+    relid: int,
+    schema: str,
+    name: str,
+    owner: int,
+    definition: Definition,
+    status: str = "INITIALIZING",
+) -> int:
+    """Record a new stream table whose storage exists, and return its id."""
+    row = conn.execute(
+        INSERT_STREAM_TABLE,
+        {
+            **asdict(definition),
+            "settings": Jsonb(definition.settings),
+            "pgt_relid": relid,
+            "pgt_schema": schema,
+            "pgt_name": name,
+            "owner": owner,
+            "status": status,
+        },
+    ).fetchone()
+    return int(_first(row))
+
+
+def update_definition(
+    conn: Connection, pgt_id: int, definition: Definition, *, relid: int | None = None, reinit: bool = False
+) -> None:
+    """Replace the definition; give `relid` if the storage was replaced, `reinit` if rows must be rebuilt."""
+    values = {**asdict(definition), "settings": Jsonb(definition.settings)}
+    conn.execute(UPDATE_DEFINITION, {**values, "pgt_id": pgt_id, "pgt_relid": relid, "reinit": reinit})
+
+
+def replace_dependencies(conn: Connection, pgt_id: int, dependencies: Iterable[Dependency]) -> None:
+    """Record what a stream table reads; the ids inside the records are ignored in favour of `pgt_id`."""
+    conn.execute(DELETE_DEPENDENCIES, (pgt_id,))
+    with conn.cursor() as cur:
+        for d in dependencies:
+            used, types = list(d.columns_used), list(d.column_types)
+            row = (pgt_id, d.source_relid, d.source_type, d.source_name, used, types, d.source_pgt_id)
+            cur.execute(INSERT_DEPENDENCY, row)
+
+
+def set_status(conn: Connection, pgt_id: int, status: str, error: str | None = None) -> None:
+    """Set the status and its reason; without a reason the count of failures starts anew."""
+    conn.execute(SET_STATUS, (status, error, error is None, pgt_id))
+
+
+def set_needs_reinit(conn: Connection, pgt_id: int, needed: bool) -> None:
+    """Ask for, or take back, a rebuild from scratch."""
+    conn.execute(SET_NEEDS_REINIT, (needed, pgt_id))
+
+
+def delete_stream_table(conn: Connection, pgt_id: int) -> None:
+    """Forget a stream table, its dependencies and its history; its tables are the caller's to drop."""
+    conn.execute(DELETE_STREAM_TABLE, (pgt_id,))
+
+
+# -- refreshes -----------------------------------------------------------------------------------------------
+
+
+def advance(
+    conn: Connection,
+    pgt_id: int,
+    frontier: Json,
+    version: int,
+    data_timestamp: datetime | None,
+    *,
+    rebuilt: bool = False,
+) -> None:
+    """Move the frontier, in the transaction that changed the rows; `rebuilt` ends a needed reinitialisation.
+
+    Call it late in that transaction: the row lock it takes is one that DDL on a source may wait for.
+    """
+    conn.execute(ADVANCE, (Jsonb(frontier), version, data_timestamp, rebuilt, pgt_id))
+
+
+def record_success(conn: Connection, pgt_id: int, refresh: Refresh) -> int:
+    """Add a finished refresh to the history and return its id; `advance` resets the counters."""
+    values = {**asdict(refresh), "timings": _jsonb(refresh.timings), "pgt_id": pgt_id}
+    return int(_first(conn.execute(INSERT_SUCCESS, values).fetchone()))
+
+
+def record_failure(
+    conn: Connection, pgt_id: int, refresh: Refresh, error: str, *, backoff: timedelta, suspend_after: int
+) -> tuple[int, str]:
+    """Record a failed refresh and when to try again; returns failures in a row and the resulting status."""
+    values = {**asdict(refresh), "timings": _jsonb(refresh.timings), "pgt_id": pgt_id, "error": error}
+    counted = conn.execute(COUNT_FAILURE, {**values, "backoff": backoff, "suspend_after": suspend_after}).fetchone()
+    if counted is None:
+        return 0, "DROPPED"  # it was dropped while it failed: nobody to tell
+    conn.execute(INSERT_FAILURE, values)
+    return int(counted[0]), str(counted[1])
+
+
+def prune_history(conn: Connection, keep: int) -> int:
+    """Keep the newest `keep` refreshes of each stream table."""
+    return conn.execute(PRUNE_HISTORY, (keep,)).rowcount
+
+
+# -- requests ------------------------------------------------------------------------------------------------
+
+
+def take_requests(conn: Connection) -> list[Request]:
+    """Claim all waiting requests, oldest first."""
+    with conn.cursor(row_factory=class_row(Request)) as cur:
+        return cur.execute(TAKE_REQUESTS).fetchall()
+
+
+def finish_request(
+    conn: Connection, request_id: int, result: object = None, error: RunnelError | Json | None = None
+) -> None:
+    """Answer a request; the SQL function that waits for it returns or raises."""
+    failure = error.as_json() if isinstance(error, RunnelError) else error
+    status = "DONE" if failure is None else "FAILED"
+    conn.execute(FINISH_REQUEST, (status, _jsonb(result), _jsonb(failure), request_id))
+
+
+def abandon_requests(conn: Connection) -> int:
+    """At the start of an engine: requests of a former one that nobody will answer, or waits for, any more."""
+    return conn.execute(ABANDON_REQUESTS).rowcount
+
+
+# -- the engine's own row ------------------------------------------------------------------------------------
+
+
+def try_engine_lock(conn: Connection) -> bool:
+    """Become the engine of this database for as long as this session lives."""
+    return bool(_first(conn.execute(TRY_ENGINE_LOCK, ENGINE_LOCK).fetchone()))
+
+
+def register_engine(conn: Connection, *, host: str, os_pid: int, version: str, spark_master: str | None) -> None:
+    """Say who holds the engine lock; call it on the connection that does."""
+    conn.execute(REGISTER_ENGINE, (host, os_pid, version, spark_master))
+
+
+def unregister_engine(conn: Connection) -> None:
+    """Take the row away and let the lock go."""
+    conn.execute(UNREGISTER_ENGINE)
+    conn.execute(RELEASE_ENGINE_LOCK, ENGINE_LOCK)
+
+
+def load_engine(conn: Connection) -> Json | None:
+    """Who registered last as the engine; the advisory lock says whether it still lives."""
+    with conn.cursor(row_factory=dict_row) as cur:
+        return cur.execute(SELECT_ENGINE).fetchone()
+
+
+# -- capture -------------------------------------------------------------------------------------------------
+
+
+def change_tracking(conn: Connection) -> dict[int, Tracking]:
+    """How each captured source is captured, by its oid."""
+    return {row[0]: _tracking(row) for row in conn.execute(SELECT_TRACKING)}
+
+
+def stay_awake(conn: Connection) -> None:
+    """Writers need not notify: the engine promises to look for changes by itself."""
+    conn.execute(STAY_AWAKE)
+
+
+def doze(conn: Connection) -> str:
+    """Writers notify again; returns the transaction id to hand to `settled`.
+
+    Look for changes once more after this, and keep looking now and then until `settled`.
+    """
+    if not conn.autocommit or conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        # The id must be taken after the gate is shut, so the two need transactions of their own.
+        raise EngineBug("doze needs a connection in autocommit mode")
+    conn.execute(DOZE)
+    return str(_first(conn.execute(NEW_XID).fetchone()))
+
+
+def settled(conn: Connection, xid: str) -> bool:
+    """Whether every transaction that may have written without notifying has ended."""
+    return bool(_first(conn.execute(SETTLED, (xid,)).fetchone()))
+
+
+def _tracking(row: Sequence[Any]) -> Tracking:
+    columns = tuple(CapturedColumn(name=c["name"], attnum=c["attnum"], type=c["type"]) for c in row[2])
+    return Tracking(
+        source_relid=row[0], buffer=row[1], columns=columns, relations=tuple(row[3]), ancestors=tuple(row[4])
+    )
+
+
+def _jsonb(value: object) -> Jsonb | None:
+    return None if value is None else Jsonb(value)
+
+
+def _first(row: Sequence[Any] | None) -> Any:
+    if row is None:
+        raise EngineBug("a statement that always returns a row returned none")
+    return row[0]

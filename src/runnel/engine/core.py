@@ -1,0 +1,297 @@
+"""The engine: starts, waits for something to do, does it, stops.
+
+One thread drives everything, on three connections: one holds the engine's lock and listens, one answers requests,
+one refreshes. When the server goes away the connections are made anew and the work goes on; Spark stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from runnel.catalog import store
+from runnel.catalog.migrate import migrate, package_version
+from runnel.engine.operations import Operations
+from runnel.engine.refreshes import Refresher
+from runnel.engine.registry import Registry
+from runnel.engine.requests import answer
+from runnel.errors import TransientError, UserError
+from runnel.schedule.due import Clocked, due_at
+from runnel.schedule.spec import parse_schedule
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from runnel.spark.session import Sessions
+
+log = logging.getLogger(__name__)
+
+CHANNELS = ("pgtrickle_request", "pgtrickle_wake", "pgtrickle_ddl")
+HOUSEKEEPING_SECONDS = 5.0
+IDLE_SECONDS = 30.0
+RECONNECT_SECONDS = 0.5
+HISTORY_KEPT = 1000
+
+
+class Engine:
+    """Maintains the stream tables of one database."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        spark: SparkSession | None = None,
+        master: str = "local[*]",
+        on_event: Callable[[str], None] | None = None,
+    ) -> None:
+        self.dsn = dsn
+        self._spark = spark
+        self._master = master
+        self._on_event = on_event or (lambda _: None)
+        self._sessions: Sessions | None = None
+        self._stopping = threading.Event()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._registry = Registry()
+        self._clocks: dict[int, Clocked] = {}
+        self._connections: list[psycopg.Connection[Any]] = []
+        self._housekept = 0.0
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Install or upgrade the schemas, become the engine, start Spark, and warm it up."""
+        migrate(self.dsn)
+        self._connect()
+        if not self._stopping.is_set():
+            self._start_spark()
+
+    def run(self) -> None:
+        """Work until `stop`."""
+        while not self._stopping.is_set():
+            try:
+                if not self._connections:
+                    self._connect()
+                self._cycle()
+            except psycopg.OperationalError as error:
+                if self._stopping.is_set():
+                    break
+                log.warning("lost the database: %s", str(error).strip().splitlines()[0] if str(error) else error)
+                self._on_event("lost the database, reconnecting")
+                self._disconnect()
+                self._stopping.wait(RECONNECT_SECONDS)
+            except TransientError as error:
+                log.warning("%s", error)
+                self._disconnect()
+                self._stopping.wait(RECONNECT_SECONDS)
+
+    def stop(self) -> None:
+        """Ask `run` to return soon; safe from other threads and from signal handlers."""
+        self._stopping.set()
+        self._wake()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._stopping.set()
+        if self._connections:
+            try:
+                store.unregister_engine(self._listen)
+            except psycopg.Error:
+                log.debug("could not unregister", exc_info=True)
+        self._disconnect()
+        if self._sessions is not None:
+            self._sessions.stop()
+            self._sessions = None
+
+    def __enter__(self) -> Engine:
+        """Start on entering a `with` block."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close on leaving it."""
+        self.close()
+
+    # -- connections ---------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        self._listen = self._open("runnel engine")
+        if not store.try_engine_lock(self._listen):
+            holder = store.load_engine(self._listen)
+            self._disconnect()
+            who = "another session"
+            if holder:
+                since = holder["started_at"].strftime("%Y-%m-%d %H:%M:%S")
+                who = f"process {holder['os_pid']} on {holder['host']}, running since {since}"
+            message = f"another Runnel engine works on this database: {who}"
+            hint = "Stop it first (runnel down), or use the one that runs."
+            if self._sessions is None:
+                raise UserError(message, hint=hint, sqlstate="55006")
+            # After a lost connection the server may not have noticed yet that our former session is gone.
+            raise TransientError(message, hint=hint)
+        for channel in CHANNELS:
+            self._listen.execute(f"LISTEN {channel}".encode())
+        store.register_engine(
+            self._listen,
+            host=socket.gethostname(),
+            os_pid=os.getpid(),
+            version=package_version(),
+            spark_master=self._master,
+        )
+        self._control = self._open("runnel requests")
+        self._refresh = self._open("runnel refresh")
+        row = self._refresh.execute("SELECT current_user").fetchone()
+        assert row is not None
+        self._role = str(row[0])
+        store.abandon_requests(self._control)
+        self._control.execute("SELECT pgtrickle._capture_collect()")
+        self._registry.reload(self._control)
+        self._clocks.clear()
+
+    def _open(self, name: str) -> psycopg.Connection[Any]:
+        conn = psycopg.connect(self.dsn, autocommit=True, application_name=name)
+        conn.execute("SET jit = off")
+        self._connections.append(conn)
+        return conn
+
+    def _disconnect(self) -> None:
+        for conn in self._connections:
+            conn.close()
+        self._connections.clear()
+        self._operations = None
+
+    def _start_spark(self) -> None:
+        from runnel.spark import session, warm  # noqa: PLC0415  (Spark is imported only when it is used)
+
+        self._on_event("starting Spark")
+        self._sessions = session.adopt(self._spark) if self._spark is not None else session.build_sessions(self._master)
+        if self._spark is None:
+            self._on_event("warming up Spark")
+            warm.warm_up(self._sessions)
+
+    _operations: Operations | None = None
+
+    def operations(self) -> Operations:
+        """The verbs, bound to the current connections."""
+        if self._operations is None:
+            assert self._sessions is not None, "call start() first"
+            refresher = Refresher(self._refresh, self.dsn, self._sessions, self._registry, self._role, self._on_event)
+            self._operations = Operations(self._refresh, self._registry, refresher, self._clocks.clear)
+        return self._operations
+
+    # -- the loop ------------------------------------------------------------------------------------------
+
+    def _cycle(self) -> None:
+        self._serve_requests()
+        wait = self._refresh_due()
+        if not self._stopping.is_set():
+            self._sleep(min(wait, IDLE_SECONDS))
+        self._hear()
+
+    def _serve_requests(self) -> None:
+        for request in store.take_requests(self._control):
+            answer(self.operations(), request, self._control)
+            if self._stopping.is_set():
+                return
+
+    def _refresh_due(self) -> float:
+        """Refresh what is due; seconds until something will be."""
+        self._update_clocks()
+        for unit in self._registry.units():
+            if self._stopping.is_set():
+                return 0.0
+            now = time.time()
+            active = [n for n in unit if self._registry.rows[n].status in ("ACTIVE", "INITIALIZING")]
+            due = [due_at(n, self._clocks, self._registry.graph) for n in active]
+            if not any(d is not None and d <= now for d in due):
+                continue
+            for node in active:
+                self._clocks[node].dirty = False
+                self._clocks[node].last_start = now
+            outcomes = self.operations().refresher.refresh_unit(active, "SCHEDULER")
+            changed = {o.table.id for o in outcomes if o.changed}
+            for node, reads in self._registry.graph.items():
+                if reads & changed and node not in active:
+                    self._clocks[node].dirty = True
+            self._update_clocks()
+            self._serve_requests()
+        self._keep_house()
+        upcoming = [
+            due_at(n, self._clocks, self._registry.graph)
+            for n, row in self._registry.rows.items()
+            if row.status in ("ACTIVE", "INITIALIZING")
+        ]
+        return max(0.0, min((d for d in upcoming if d is not None), default=time.time() + IDLE_SECONDS) - time.time())
+
+    def _update_clocks(self) -> None:
+        for pgt_id, row in self._registry.rows.items():
+            known = self._clocks.get(pgt_id)
+            last = row.last_refresh_at.timestamp() if row.last_refresh_at else 0.0
+            if known is None:
+                known = self._clocks[pgt_id] = Clocked(parse_schedule(row.schedule), row.uses_clock, last_start=last)
+            if known.schedule.text != row.schedule:
+                known.schedule = parse_schedule(row.schedule)
+            retry = row.retry_at.timestamp() if row.retry_at else 0.0
+            if retry:
+                known.dirty = True
+            known.retry_at = retry
+        for gone in self._clocks.keys() - self._registry.rows.keys():
+            del self._clocks[gone]
+
+    def _keep_house(self) -> None:
+        """Now and then: prune what every consumer has passed, and look for sources that drifted."""
+        if time.time() - self._housekept < HOUSEKEEPING_SECONDS:
+            return
+        self._housekept = time.time()
+        self._control.execute("SELECT pgtrickle._capture_cleanup()")
+        for pgt_id in {u for reads in self._registry.graph.values() for u in reads}:
+            if pgt_id in self._registry.rows:
+                self._control.execute(
+                    f"DELETE FROM pgtrickle_changes.log_{pgt_id} WHERE pgt_version <= (SELECT min(coalesce("
+                    f"(s.frontier->'stream_tables'->>%s)::int8, 0)) FROM pgtrickle.pgt_stream_tables s "
+                    f"JOIN pgtrickle.pgt_dependencies d USING (pgt_id) WHERE d.source_pgt_id = %s)".encode(),
+                    (str(pgt_id), pgt_id),
+                )
+        store.prune_history(self._control, HISTORY_KEPT)
+        self._follow_ddl()
+
+    def _follow_ddl(self) -> None:
+        """On servers without event triggers: notice what DDL did to sources, and repair capture."""
+        for (oid,) in self._control.execute("SELECT source_relid FROM pgtrickle._capture_drift()").fetchall():
+            self._control.execute("SELECT pgtrickle._capture_install(%s, '{}')", (oid,))
+        marked = self._control.execute("SELECT pgtrickle._mark_broken()").fetchone()
+        if marked and marked[0]:
+            self._registry.reload(self._control)
+
+    def _sleep(self, seconds: float) -> None:
+        """Until something is heard, asked for, or due."""
+        if seconds <= 0:
+            return
+        readable, _, _ = select.select([self._listen.fileno(), self._wake_read], [], [], seconds)
+        if self._wake_read in readable:
+            os.read(self._wake_read, 4096)
+
+    def _hear(self) -> None:
+        """Take in notifications: whose source changed, and whether definitions did."""
+        for note in self._listen.notifies(timeout=0):
+            if note.channel == "pgtrickle_wake":
+                for reader in self._registry.readers(int(note.payload or 0)):
+                    if reader in self._clocks:
+                        self._clocks[reader].dirty = True
+            elif note.channel == "pgtrickle_ddl":
+                self._control.execute("SELECT pgtrickle._capture_collect()")
+                self._registry.reload(self._control)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except (BlockingIOError, OSError):
+            log.debug("already awake")

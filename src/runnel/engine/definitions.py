@@ -1,0 +1,315 @@
+"""Create, alter and drop stream tables.
+
+Capture is installed and committed first, so that the snapshot of the first build lies behind it: whatever commits
+later is captured. Everything else happens in the transaction of the build, and whatever fails leaves nothing
+behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql as psql
+
+from runnel.apply.output import table_hash
+from runnel.apply.tables import typed
+from runnel.errors import RunnelError, TransientError, UserError
+from runnel.model.names import Name, quote
+from runnel.model.types import Column
+from runnel.refresh.maintained import Maintained, Mode
+from runnel.schedule.spec import parse_schedule
+from runnel.sql.compile import Compiled, compile_query
+from runnel.sql.describe import SESSION_SETTINGS, user_error
+
+LOCK_TIMEOUT = "10s"
+MODES = ("AUTO", "FULL", "DIFFERENTIAL")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: role, session settings, and the backend whose locks would block us."""
+
+    role: str
+    settings: Mapping[str, str]
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A checked definition, not yet stored."""
+
+    name: Name
+    query: str
+    schedule: str
+    mode: Mode
+    owner: str
+    settings: Mapping[str, str]
+    compiled: Compiled
+
+    @property
+    def effective_mode(self) -> str:
+        """What refreshes will do when nothing special happens."""
+        return "FULL" if self.mode == "FULL" or self.compiled.plan is None else "DIFFERENTIAL"
+
+    @property
+    def reason(self) -> str | None:
+        """Why FULL, if so."""
+        if self.mode == "FULL":
+            return "refresh_mode is FULL"
+        return None if self.compiled.reason is None else f"{self.compiled.reason} cannot be maintained incrementally"
+
+
+def parse_mode(text: str) -> Mode:
+    """A refresh mode, or an error that lists them."""
+    upper = text.strip().upper()
+    if upper == "AUTO":
+        return "AUTO"
+    if upper == "FULL":
+        return "FULL"
+    if upper == "DIFFERENTIAL":
+        return "DIFFERENTIAL"
+    if upper == "IMMEDIATE":
+        raise UserError(
+            "refresh_mode IMMEDIATE is not supported: changes are computed outside of the writing transaction",
+            hint="Use AUTO or DIFFERENTIAL with a short schedule such as '1s'.",
+            sqlstate="0A000",
+        )
+    raise UserError(f"invalid refresh_mode {text!r}", hint=f"Use one of {', '.join(MODES)}.", sqlstate="22023")
+
+
+def resolve_name(conn: psycopg.Connection, text: str, caller: Caller) -> Name:
+    """A possibly qualified name, as the caller's search path reads it."""
+    try:
+        row = conn.execute("SELECT parse_ident(%s)", (text,)).fetchone()
+    except psycopg.Error as error:
+        raise user_error(error) from None
+    assert row is not None
+    parts = row[0]
+    if len(parts) == 2:  # noqa: PLR2004
+        return Name(parts[0], parts[1])
+    if len(parts) > 2:  # noqa: PLR2004
+        raise UserError(f"invalid name {text!r}", hint="Use 'table' or 'schema.table'.", sqlstate="42602")
+    with conn.transaction(force_rollback=True):
+        conn.execute("SELECT set_config('search_path', %s, true)", (caller.settings.get("search_path", "public"),))
+        conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(caller.role)))
+        schema = conn.execute("SELECT coalesce(current_schema(), 'public')").fetchone()
+    assert schema is not None
+    return Name(schema[0], parts[0])
+
+
+def define(conn: psycopg.Connection, name: Name, query: str, schedule: str, mode: str, caller: Caller) -> Definition:
+    """Check everything about a definition; nothing is changed."""
+    parsed = parse_mode(mode)
+    parse_schedule(schedule)
+    settings = {k: v for k, v in caller.settings.items() if k in SESSION_SETTINGS}
+    with _prefixed(name):
+        compiled = compile_query(conn, query, settings=settings, role=caller.role)
+    if parsed == "DIFFERENTIAL" and compiled.plan is None:
+        raise UserError(
+            f"stream table {name}: {compiled.reason} cannot be maintained incrementally",
+            hint="Use refresh_mode => 'FULL' (or 'AUTO', which does so by itself).",
+            sqlstate="0A000",
+        )
+    return Definition(name, query, schedule.strip(), parsed, caller.role, settings, compiled)
+
+
+@contextmanager
+def _prefixed(name: Name) -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            f"stream table {name}: {error.message}",
+            hint=error.hint,
+            detail=error.detail,
+            sqlstate=error.sqlstate,
+        ) from None
+
+
+def refuse_existing(conn: psycopg.Connection, name: Name) -> None:
+    """A new stream table needs a free name in a schema that exists."""
+    schema = conn.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (name.schema,)).fetchone()
+    if schema is None:
+        raise UserError(f'schema "{name.schema}" does not exist', sqlstate="3F000")
+    row = conn.execute(
+        "SELECT c.relkind, s.pgt_id FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "LEFT JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.oid WHERE n.nspname = %s AND c.relname = %s",
+        (name.schema, name.name),
+    ).fetchone()
+    if row is None:
+        return
+    what = "stream table" if row[1] is not None else "relation"
+    hint = "Use create_or_replace_stream_table or alter_stream_table." if row[1] is not None else "Choose another name."
+    raise UserError(f'{what} "{name}" already exists', hint=hint, sqlstate="42P07")
+
+
+def install_capture(conn: psycopg.Connection, compiled: Compiled, caller: Caller) -> None:
+    """Capture the columns the query uses, committed; waits for writers, but not for ever."""
+    tables = [r for r in compiled.relations if r.pgt_id is None]
+    _refuse_own_locks(conn, [r.oid for r in tables], caller)
+    try:
+        with conn.transaction():
+            conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
+            conn.execute(
+                psql.SQL("GRANT USAGE, CREATE ON SCHEMA pgtrickle_state TO {}").format(psql.Identifier(caller.role))
+            )
+            for relation in tables:
+                columns = list(compiled.column_uses.get(relation.oid, ()))
+                conn.execute("SELECT pgtrickle._capture_install(%s::oid, %s::text[])", (relation.oid, columns))
+                grant_buffer(conn, relation.oid, columns, caller.role)
+            for relation in compiled.relations:
+                if relation.pgt_id is not None:
+                    create_log(conn, relation.pgt_id, relation.columns, caller.role)
+    except psycopg.errors.LockNotAvailable:
+        raise TransientError(
+            "capture could not be installed: a transaction is writing to a source table",
+            hint="Wait for it (or end it) and try again.",
+            sqlstate="55P03",
+        ) from None
+
+
+def _refuse_own_locks(conn: psycopg.Connection, oids: Sequence[int], caller: Caller) -> None:
+    """A caller that has written to a source in its own transaction would wait for us, and we for it."""
+    if caller.pid is None or not oids:
+        return
+    row = conn.execute(
+        "SELECT relation::regclass::text FROM pg_locks WHERE pid = %s AND relation = ANY(%s::oid[]) AND granted "
+        "AND mode NOT IN ('AccessShareLock', 'RowShareLock') LIMIT 1",
+        (caller.pid, list(oids)),
+    ).fetchone()
+    if row is not None:
+        raise UserError(
+            f"the calling transaction has uncommitted changes in {row[0]}",
+            hint="Commit first: the engine works in its own transaction and cannot see or wait for yours.",
+            sqlstate="55006",
+        )
+
+
+def grant_buffer(conn: psycopg.Connection, oid: int, columns: Sequence[str], role: str) -> None:
+    """Let the owner read just the captured columns its query uses."""
+    row = conn.execute("SELECT columns FROM pgtrickle.pgt_change_tracking WHERE source_relid = %s", (oid,)).fetchone()
+    assert row is not None
+    numbers = [f"c{c['attnum']}" for c in row[0] if c["name"] in columns]
+    names = ", ".join(["pgt_xid", "pgt_w", *numbers])
+    conn.execute(
+        psql.SQL("GRANT SELECT ({}) ON pgtrickle_changes.{} TO {}").format(
+            psql.SQL(names),
+            psql.Identifier(f"changes_{oid}"),
+            psql.Identifier(role),
+        )
+    )
+
+
+def create_log(conn: psycopg.Connection, pgt_id: int, columns: Sequence[Column], role: str) -> None:
+    """The change log of a stream table, from its first reader on."""
+    items = ", ".join(typed(f"o{i}", c.type, c.collation) for i, c in enumerate(columns))
+    log = f"pgtrickle_changes.log_{pgt_id}"
+    conn.execute(f"CREATE TABLE IF NOT EXISTS {log} (pgt_version int8 NOT NULL, pgt_w int8 NOT NULL, {items})".encode())
+    conn.execute(f"CREATE INDEX IF NOT EXISTS log_{pgt_id}_version ON {log} (pgt_version)".encode())
+    conn.execute(f"GRANT SELECT ON {log} TO {quote(role)}".encode())
+
+
+def create_result(conn: psycopg.Connection, definition: Definition) -> int:
+    """The stream table itself, made and owned by the caller; its oid."""
+    columns = definition.compiled.description.columns
+    items = ", ".join(typed(quote(c.name), c.type, c.collation) for c in columns)
+    name = definition.name.sql()
+    try:
+        with conn.transaction():
+            conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(definition.owner)))
+            conn.execute(f"CREATE TABLE {name} ({items})".encode())
+            conn.execute("RESET ROLE")
+    except psycopg.Error as error:
+        raise user_error(error) from None
+    index_result(conn, definition)
+    conn.execute(
+        psql.SQL("COMMENT ON TABLE {} IS 'stream table, maintained by Runnel; do not write to it'").format(
+            psql.Identifier(definition.name.schema, definition.name.name)
+        )
+    )
+    row = conn.execute("SELECT %s::regclass::oid::int8", (name,)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def index_result(conn: psycopg.Connection, definition: Definition) -> None:
+    """The index by which rows to remove are found."""
+    columns = definition.compiled.description.columns
+    index = quote(f"pgt_rows_{definition.name.name}"[:60])
+    conn.execute(f"CREATE INDEX {index} ON {definition.name.sql()} ({table_hash(columns)})".encode())
+
+
+def reshape_result(conn: psycopg.Connection, table: Maintained, definition: Definition) -> int:
+    """Give an existing stream table the columns of its new query; its oid.
+
+    Same columns: nothing to do. New columns at the end: added, and everything that refers to the table stays. Any
+    other change: a new table, which PostgreSQL refuses while views depend on the old one.
+    """
+    old, new = table.columns, definition.compiled.description.columns
+    shape = [(c.name, c.type.sql, c.collation) for c in old]
+    wanted = [(c.name, c.type.sql, c.collation) for c in new]
+    name = definition.name.sql()
+    if shape == wanted:
+        return table.relid
+    look_away(conn)
+    try:
+        if wanted[: len(shape)] == shape:
+            for column in new[len(shape) :]:
+                item = typed(quote(column.name), column.type, column.collation)
+                conn.execute(f"ALTER TABLE {name} ADD COLUMN {item}".encode())
+            conn.execute(f"DROP INDEX IF EXISTS {_rows_index(conn, table)}".encode())
+            index_result(conn, definition)
+            return table.relid
+        conn.execute(f"DROP TABLE {name}".encode())
+    except psycopg.Error as error:
+        raise user_error(error) from None
+    return create_result(conn, definition)
+
+
+def _rows_index(conn: psycopg.Connection, table: Maintained) -> str:
+    row = conn.execute(
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s AND indexprs IS NOT NULL "
+        "AND pg_get_indexdef(indexrelid) LIKE '%%hash_record_extended%%' LIMIT 1",
+        (table.relid,),
+    ).fetchone()
+    return str(row[0]) if row else quote("pgt_no_such_index")
+
+
+def drop_state(conn: psycopg.Connection, pgt_id: int) -> None:
+    """Drop every state table of a stream table, whatever its plan was."""
+    rows = conn.execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'pgtrickle_state'::regnamespace AND relkind = 'r' "
+        "AND relname ~ %s",
+        (f"^[gbs]_{pgt_id}_",),
+    ).fetchall()
+    for (name,) in rows:
+        conn.execute(psql.SQL("DROP TABLE pgtrickle_state.{}").format(psql.Identifier(name)))
+
+
+def release_sources(conn: psycopg.Connection) -> None:
+    """Remove capture and change logs that no stream table needs any more."""
+    conn.execute("SELECT pgtrickle._capture_collect()")
+    logs = conn.execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'pgtrickle_changes'::regnamespace AND relkind = 'r' "
+        "AND relname ~ '^log_[0-9]+$' AND NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d "
+        "WHERE d.source_pgt_id::text = substring(relname FROM 5))"
+    ).fetchall()
+    for (name,) in logs:
+        conn.execute(psql.SQL("DROP TABLE pgtrickle_changes.{}").format(psql.Identifier(name)))
+
+
+def look_away(conn: psycopg.Connection) -> None:
+    """Tell our own event triggers that the DDL of this transaction is ours."""
+    conn.execute("SELECT set_config('pgtrickle.internal', 'on', true)")
+
+
+def not_found(name: Name) -> RunnelError:
+    """The error for an unknown stream table."""
+    return UserError(
+        f'stream table "{name}" does not exist',
+        hint="SELECT * FROM pgtrickle.pgt_status() lists the stream tables.",
+        sqlstate="42P01",
+    )

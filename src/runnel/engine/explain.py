@@ -1,0 +1,64 @@
+"""`explain` and `validate`: the same plan that refreshes run, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runnel.engine.definitions import Caller, define
+from runnel.engine.operations import Operations
+from runnel.model.frontier import Frontier
+from runnel.model.names import Name
+from runnel.plan.render import render_plan
+from runnel.refresh.changes import pending_changes
+
+
+def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
+    """Stages, the delta rule of each operator, what is pushed down, and what a refresh would read now."""
+    row = operations._known(name, caller)
+    table = operations.registry.maintained(operations.conn, row.pgt_id)
+    lines = [
+        f"Stream table {table.name}",
+        f"Mode: {row.effective_mode} (requested {row.refresh_mode}), schedule {row.schedule}, status {row.status}",
+    ]
+    if row.mode_reason:
+        lines.append(f"Why {row.effective_mode}: {row.mode_reason}")
+    if row.last_error:
+        lines.append(f"Last error: {row.last_error}")
+    if table.plan is None:
+        lines.append("Each refresh evaluates the query in PostgreSQL and writes only the rows that differ:")
+        lines += [f"  {line}" for line in row.defining_query.splitlines()]
+    else:
+        lines += render_plan(table.plan)
+    frontier = Frontier.from_json(row.frontier)
+    versions = {i: r.version for i, r in operations.registry.rows.items()}
+    pending = pending_changes(operations.conn, table, frontier, versions)
+    if row.is_populated:
+        lines.append(f"A refresh now would read {pending.total} captured row(s)" + _by_table(operations, pending.rows))
+        lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}")
+    return lines
+
+
+def _by_table(operations: Operations, rows: Any) -> str:
+    names = []
+    for oid, count in rows.items():
+        if count:
+            found = operations.conn.execute("SELECT %s::regclass::text", (str(oid),)).fetchone()
+            names.append(f"{count} of {found[0] if found else oid}")
+    return f": {', '.join(names)}" if names else ""
+
+
+def validate(operations: Operations, query: str, caller: Caller) -> list[dict[str, str]]:
+    """Check a query without creating anything: (check, result, severity) per finding."""
+    definition = define(operations.conn, Name("public", "query"), query, "calculated", "AUTO", caller)
+    compiled = definition.compiled
+    checks = [
+        ("valid_query", f"{len(compiled.description.columns)} column(s)", "OK"),
+        ("sources", ", ".join(str(r.name) for r in compiled.relations) or "none", "OK"),
+    ]
+    if compiled.plan is None:
+        checks.append(("refresh_mode", f"FULL: {compiled.reason} cannot be maintained incrementally", "WARNING"))
+    else:
+        checks.append(("refresh_mode", f"DIFFERENTIAL in {len(compiled.plan.stages)} stage(s)", "OK"))
+        if compiled.plan.uses_clock:
+            checks.append(("clock", "rows enter and leave as time passes", "INFO"))
+    return [{"check": c, "result": r, "severity": s} for c, r, s in checks]

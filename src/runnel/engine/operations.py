@@ -1,0 +1,369 @@
+"""What a user asks for by name: create, alter, drop, refresh, resume, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql as psql
+
+from runnel.catalog import store
+from runnel.catalog.rows import Definition as StoredDefinition
+from runnel.catalog.rows import Dependency, StreamTable
+from runnel.engine import definitions as defs
+from runnel.engine.refreshes import Refresher, RefreshFailed, describe_failure
+from runnel.engine.registry import Registry
+from runnel.errors import RunnelError, UserError
+from runnel.model.names import Name
+from runnel.schedule.dag import ancestors, descendants
+from runnel.schedule.spec import parse_schedule
+from runnel.sql.describe import user_error
+
+# Accepted so that scripts written for pg_trickle run; each says what Runnel does instead.
+_FIXED = {"diamond_consistency": ("atomic",), "cdc_mode": ("auto", "trigger")}
+
+
+@dataclass
+class Operations:
+    """The verbs, over one connection."""
+
+    conn: psycopg.Connection
+    registry: Registry
+    refresher: Refresher
+    wake: Callable[[], None]
+
+    # -- create --------------------------------------------------------------------------------------------
+
+    def create(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
+        """Define and fill a stream table."""
+        _check_options(args)
+        name = defs.resolve_name(self.conn, args["name"], caller)
+        defs.refuse_existing(self.conn, name)
+        definition = defs.define(
+            self.conn,
+            name,
+            args["query"],
+            args.get("schedule") or "calculated",
+            args.get("refresh_mode") or "AUTO",
+            caller,
+        )
+        defs.install_capture(self.conn, definition.compiled, caller)
+        pgt_id: int | None = None
+        try:
+            with self.conn.transaction():
+                relid = defs.create_result(self.conn, definition)
+                pgt_id = store.insert_stream_table(
+                    self.conn,
+                    relid=relid,
+                    schema=name.schema,
+                    name=name.name,
+                    owner=_role_oid(self.conn, caller.role),
+                    definition=_stored(definition),
+                )
+                store.replace_dependencies(self.conn, pgt_id, _dependencies(pgt_id, definition))
+            self.registry.reload(self.conn)
+            if args.get("initialize", True) is not False:
+                self.refresher.refresh_unit([pgt_id], "INITIAL")
+        except BaseException as error:
+            self._undo_create(pgt_id, name)
+            if isinstance(error, RefreshFailed):
+                raise _as_user_error(name, error.cause) from error.cause
+            raise
+        self.registry.reload(self.conn)
+        self.wake()
+
+    def _undo_create(self, pgt_id: int | None, name: Name) -> None:
+        with self.conn.transaction():
+            if pgt_id is not None:
+                self._remove(pgt_id, name, cascade=False)
+            defs.release_sources(self.conn)
+        self.registry.reload(self.conn)
+
+    def create_or_replace(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
+        """Create, or bring an existing stream table to this definition; nothing when it is the same."""
+        name = defs.resolve_name(self.conn, args["name"], caller)
+        row = self.registry.find(name)
+        if row is None:
+            self.create(args, caller)
+            return
+        _check_options(args)
+        definition = defs.define(
+            self.conn,
+            name,
+            args["query"],
+            args.get("schedule") or row.schedule,
+            args.get("refresh_mode") or row.refresh_mode,
+            caller,
+        )
+        changes: dict[str, Any] = {}
+        if definition.compiled.description.canonical != row.defining_query:
+            changes["query"] = args["query"]
+        if definition.schedule != row.schedule:
+            changes["schedule"] = definition.schedule
+        if definition.mode != row.refresh_mode:
+            changes["refresh_mode"] = definition.mode
+        if changes:
+            self.alter({"name": args["name"], **changes}, caller)
+
+    # -- alter ---------------------------------------------------------------------------------------------
+
+    def alter(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
+        """Change query, schedule, refresh mode or status."""
+        _check_options(args)
+        row = self._owned(args["name"], caller)
+        status = (args.get("status") or "").upper()
+        if status not in ("", "ACTIVE", "SUSPENDED", "PAUSED"):
+            raise UserError(f"invalid status {args['status']!r}", hint="Use 'ACTIVE' or 'SUSPENDED'.", sqlstate="22023")
+        schedule = args.get("schedule")
+        if schedule:
+            parse_schedule(schedule)
+        if args.get("query") or args.get("refresh_mode"):
+            self._redefine(row, args, caller)
+        elif schedule:
+            with self.conn.transaction():
+                self.conn.execute(
+                    "UPDATE pgtrickle.pgt_stream_tables SET schedule = %s, updated_at = now() WHERE pgt_id = %s",
+                    (schedule.strip(), row.pgt_id),
+                )
+        if status:
+            with self.conn.transaction():
+                store.set_status(self.conn, row.pgt_id, "ACTIVE" if status == "ACTIVE" else "SUSPENDED")
+        self.registry.reload(self.conn)
+        self.wake()
+
+    def _redefine(self, row: StreamTable, args: Mapping[str, Any], caller: defs.Caller) -> None:
+        name = Name(row.pgt_schema, row.pgt_name)
+        old = self.registry.maintained(self.conn, row.pgt_id)
+        query = args.get("query") or row.original_query
+        speaker = caller if args.get("query") else defs.Caller(old.owner, row.settings, caller.pid)
+        owner = defs.Caller(old.owner, speaker.settings, caller.pid)
+        definition = defs.define(
+            self.conn,
+            name,
+            query,
+            args.get("schedule") or row.schedule,
+            args.get("refresh_mode") or row.refresh_mode,
+            owner,
+        )
+        self._refuse_cycle(row.pgt_id, name, definition)
+        defs.install_capture(self.conn, definition.compiled, owner)
+
+        def change() -> None:
+            relid = defs.reshape_result(self.conn, old, definition)
+            store.update_definition(self.conn, row.pgt_id, _stored(definition), relid=relid, reinit=True)
+            store.replace_dependencies(self.conn, row.pgt_id, _dependencies(row.pgt_id, definition))
+            store.set_status(self.conn, row.pgt_id, "ACTIVE")
+            defs.drop_state(self.conn, row.pgt_id)
+            # Readers of the change log cannot follow a table whose meaning changed: they are rebuilt too.
+            for reader in descendants(self.registry.graph, row.pgt_id):
+                store.set_needs_reinit(self.conn, reader, True)
+
+        try:
+            self.refresher.redefine(row.pgt_id, change)
+        except RefreshFailed as failure:
+            raise _as_user_error(name, failure.cause) from failure.cause
+        finally:
+            self.registry.forget(row.pgt_id)
+            with self.conn.transaction():
+                defs.release_sources(self.conn)
+            self.registry.reload(self.conn)
+
+    def _refuse_cycle(self, pgt_id: int, name: Name, definition: defs.Definition) -> None:
+        upstream = {r.pgt_id for r in definition.compiled.relations if r.pgt_id is not None}
+        for up in upstream:
+            if up == pgt_id or pgt_id in ancestors(self.registry.graph, up):
+                raise UserError(
+                    f"stream table {name} would depend on itself",
+                    hint="A stream table may read other stream tables, but not in a circle.",
+                    sqlstate="42P17",
+                )
+
+    # -- drop ----------------------------------------------------------------------------------------------
+
+    def drop(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
+        """Remove a stream table and whatever only it needed."""
+        row = self._owned(args["name"], caller)
+        readers = [r for r in descendants(self.registry.graph, row.pgt_id)]
+        cascade = bool(args.get("cascade"))
+        if readers and not cascade:
+            first = self.registry.rows[readers[0]]
+            reader = f"{first.pgt_schema}.{first.pgt_name}"
+            raise UserError(
+                f"stream table {row.pgt_schema}.{row.pgt_name} is read by stream table {reader}",
+                hint="Drop the reader first, or pass cascade => true.",
+                sqlstate="2BP01",
+            )
+        try:
+            with self.conn.transaction():
+                self.conn.execute(f"SET LOCAL lock_timeout = '{defs.LOCK_TIMEOUT}'".encode())
+                for pgt_id in [*reversed(readers), row.pgt_id]:
+                    victim = self.registry.rows[pgt_id]
+                    self._remove(pgt_id, Name(victim.pgt_schema, victim.pgt_name), cascade=cascade)
+                defs.release_sources(self.conn)
+        except psycopg.Error as error:
+            raise user_error(error) from None
+        self.registry.reload(self.conn)
+
+    def _remove(self, pgt_id: int, name: Name, *, cascade: bool) -> None:
+        defs.look_away(self.conn)
+        store.delete_stream_table(self.conn, pgt_id)
+        defs.drop_state(self.conn, pgt_id)
+        self.conn.execute(f"DROP TABLE IF EXISTS {name.sql()}{' CASCADE' if cascade else ''}".encode())
+        self.registry.forget(pgt_id)
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    def refresh(self, args: Mapping[str, Any], caller: defs.Caller) -> dict[str, Any]:
+        """Bring a stream table, and what it reads, up to date now."""
+        row = self._known(args["name"], caller)
+        self._refuse_suspended(row)
+        try:
+            outcomes = self.refresher.refresh_unit(self.refresher.closure(row.pgt_id), "MANUAL")
+        except RefreshFailed as failure:
+            raise _as_user_error(Name(row.pgt_schema, row.pgt_name), failure.cause) from failure.cause
+        finally:
+            self.registry.reload(self.conn)
+        own = next(o for o in outcomes if o.table.id == row.pgt_id)
+        return {
+            "action": own.action,
+            "changed": own.changed,
+            "rows_inserted": own.rows_inserted,
+            "rows_deleted": own.rows_deleted,
+            "timings": own.timings,
+        }
+
+    def verify(self, args: Mapping[str, Any], caller: defs.Caller) -> dict[str, Any]:
+        """Refresh to one snapshot and compare with the query in it."""
+        row = self._known(args["name"], caller)
+        self._refuse_suspended(row)
+        try:
+            _, rows, count = self.refresher.verify(row.pgt_id, self.refresher.closure(row.pgt_id))
+        except RefreshFailed as failure:
+            raise _as_user_error(Name(row.pgt_schema, row.pgt_name), failure.cause) from failure.cause
+        finally:
+            self.registry.reload(self.conn)
+        missing = [text for text, weight in rows for _ in range(weight)]
+        unexpected = [text for text, weight in rows for _ in range(-weight)]
+        return {"ok": not rows, "missing": missing, "unexpected": unexpected, "counts": {"rows": count}}
+
+    def resume(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
+        """Let a suspended stream table go on."""
+        row = self._owned(args["name"], caller)
+        if row.status not in ("SUSPENDED", "ERROR"):
+            raise UserError(
+                f"stream table {row.pgt_schema}.{row.pgt_name} is not suspended (it is {row.status})",
+                sqlstate="55000",
+            )
+        with self.conn.transaction():
+            store.set_status(self.conn, row.pgt_id, "ACTIVE")
+        self.registry.forget(row.pgt_id)
+        self.registry.reload(self.conn)
+        self.wake()
+
+    # -- names and rights ----------------------------------------------------------------------------------
+
+    def _known(self, text: str, caller: defs.Caller) -> StreamTable:
+        self.registry.reload(self.conn)
+        name = defs.resolve_name(self.conn, text, caller)
+        row = self.registry.find(name)
+        if row is None and "." not in text:
+            same = [r for r in self.registry.rows.values() if r.pgt_name == name.name]
+            row = same[0] if len(same) == 1 else None
+        if row is None:
+            raise defs.not_found(name)
+        return row
+
+    def _owned(self, text: str, caller: defs.Caller) -> StreamTable:
+        row = self._known(text, caller)
+        allowed = self.conn.execute("SELECT pg_has_role(%s, %s::oid, 'MEMBER')", (caller.role, row.owner)).fetchone()
+        if not (allowed and allowed[0]):
+            raise UserError(f"must be owner of stream table {row.pgt_schema}.{row.pgt_name}", sqlstate="42501")
+        return row
+
+    @staticmethod
+    def _refuse_suspended(row: StreamTable) -> None:
+        name = f"{row.pgt_schema}.{row.pgt_name}"
+        if row.status == "SUSPENDED":
+            raise UserError(
+                f"stream table {name} is suspended",
+                hint=f"Run pgtrickle.resume_stream_table('{name}') first.",
+                detail=row.last_error,
+                sqlstate="55000",
+            )
+        if row.status == "ERROR":
+            raise UserError(
+                f"stream table {name} is in ERROR: {row.last_error}",
+                hint="Change its query with pgtrickle.alter_stream_table, or drop it.",
+                sqlstate="55000",
+            )
+
+
+def _check_options(args: Mapping[str, Any]) -> None:
+    for key, allowed in _FIXED.items():
+        value = args.get(key)
+        if value is not None and str(value).lower() not in allowed:
+            raise UserError(
+                f"{key} {value!r} is not supported",
+                hint=f"Leave it out, or use {' or '.join(allowed)}.",
+                sqlstate="0A000",
+            )
+
+
+def _as_user_error(name: Name, cause: Exception) -> RunnelError:
+    if isinstance(cause, RunnelError):
+        text = cause.message
+        if not text.startswith("stream table"):
+            text = f"stream table {name}: {text}"
+        return UserError(text, hint=cause.hint, detail=cause.detail, sqlstate=cause.sqlstate)
+    state = cause.sqlstate if isinstance(cause, psycopg.Error) else None
+    return UserError(f"stream table {name}: {describe_failure(cause)}", sqlstate=state)
+
+
+def _stored(definition: defs.Definition) -> StoredDefinition:
+    plan = definition.compiled.plan
+    return StoredDefinition(
+        original_query=definition.query,
+        defining_query=definition.compiled.description.canonical,
+        schedule=definition.schedule,
+        refresh_mode=definition.mode,
+        effective_mode=definition.effective_mode,
+        mode_reason=definition.reason,
+        settings=dict(definition.settings),
+        uses_clock=plan is not None and plan.uses_clock,
+    )
+
+
+def _dependencies(pgt_id: int, definition: defs.Definition) -> list[Dependency]:
+    compiled = definition.compiled
+    result = []
+    for relation in compiled.relations:
+        used = compiled.column_uses.get(relation.oid, ())
+        types = {c.name: c.type.sql for c in relation.columns}
+        result.append(
+            Dependency(
+                pgt_id=pgt_id,
+                source_relid=relation.oid,
+                source_type="TABLE" if relation.pgt_id is None else "STREAM_TABLE",
+                source_name=str(relation.name),
+                columns_used=tuple(used),
+                column_types=tuple(types[u] for u in used),
+                source_pgt_id=relation.pgt_id,
+            )
+        )
+    for view in compiled.views:
+        result.append(
+            Dependency(
+                pgt_id=pgt_id, source_relid=view.oid, source_type="VIEW", source_name=str(view.name),
+                columns_used=(), column_types=(),
+            )
+        )  # fmt: skip
+    return result
+
+
+def _role_oid(conn: psycopg.Connection, role: str) -> int:
+    row = conn.execute(psql.SQL("SELECT oid::int8 FROM pg_roles WHERE rolname = %s"), (role,)).fetchone()
+    if row is None:
+        raise UserError(f'role "{role}" does not exist', sqlstate="42704")
+    return int(row[0])

@@ -1,0 +1,245 @@
+"""Run refreshes: one transaction per unit, history, failures and back-off."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+
+from runnel.apply.output import OutputDrift
+from runnel.catalog import store
+from runnel.catalog.rows import Refresh, StreamTable
+from runnel.engine.registry import Registry, position, ready
+from runnel.errors import RunnelError, SchemaDriftError
+from runnel.model.frontier import Frontier
+from runnel.refresh.changes import pending_changes
+from runnel.refresh.maintained import Maintained, Outcome
+from runnel.refresh.transaction import RefreshTransaction
+from runnel.schedule.choose import full_is_cheaper
+from runnel.schedule.dag import descendants, ordered
+from runnel.spark.session import Sessions
+
+log = logging.getLogger(__name__)
+
+SUSPEND_AFTER = 3
+FIRST_BACKOFF = 2.0
+LONGEST_BACKOFF = 300.0
+
+RECENT = """
+SELECT action, coalesce(changes_read, 0), (extract(epoch FROM end_time - start_time) * 1000)::float8
+FROM pgtrickle.pgt_refresh_history WHERE pgt_id = %s AND status = 'COMPLETED' ORDER BY refresh_id DESC LIMIT 20
+"""
+
+
+class RefreshFailed(Exception):
+    """One table of a unit failed; the transaction is gone."""
+
+    def __init__(self, table: int, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.table = table
+        self.cause = cause
+
+
+@dataclass
+class Refresher:
+    """Refreshes stream tables on one connection."""
+
+    conn: psycopg.Connection
+    dsn: str
+    sessions: Sessions
+    registry: Registry
+    role: str
+    on_event: Callable[[str], None]
+    prepared: set[tuple[int, str]] = field(default_factory=set)
+
+    def refresh_unit(
+        self, members: Sequence[int], initiated_by: str, *, force_full: str | None = None
+    ) -> list[Outcome]:
+        """Refresh tables in one transaction. When one fails it and its readers are left out, the others go on."""
+        waiting = [m for m in members if ready(self.registry.graph, self.registry.rows, m)]
+        while waiting:
+            started = time.time()
+            try:
+                return self._transaction(waiting, initiated_by, started, force_full)
+            except RefreshFailed as failure:
+                self._record_failure(failure, initiated_by, started)
+                if initiated_by != "SCHEDULER":
+                    raise
+                gone = {failure.table} | descendants(self.registry.graph, failure.table)
+                waiting = [m for m in waiting if m not in gone]
+        return []
+
+    def redefine(self, pgt_id: int, before: Callable[[], None]) -> None:
+        """Change a definition and rebuild the table, in one transaction."""
+        self._transaction([pgt_id], "MANUAL", time.time(), None, before=before)
+
+    def verify(self, pgt_id: int, members: Sequence[int]) -> tuple[list[Outcome], list[tuple[str, int]], int]:
+        """Refresh, and compare with the query in that very snapshot: (outcomes, differing rows, rows)."""
+        found: list[tuple[str, int]] = []
+        count = 0
+
+        def compare(transaction: RefreshTransaction, table: Maintained) -> None:
+            nonlocal count
+            if table.id == pgt_id:
+                found.extend(transaction.differences(table))
+                row = self.conn.execute(f"SELECT count(*) FROM {table.name.sql()}".encode()).fetchone()
+                count = row[0] if row else 0
+
+        outcomes = self._transaction(members, "MANUAL", time.time(), None, after=compare)
+        return outcomes, found, count
+
+    def _transaction(
+        self,
+        members: Sequence[int],
+        initiated_by: str,
+        started: float,
+        force_full: str | None,
+        before: Callable[[], None] | None = None,
+        after: Callable[[RefreshTransaction, Maintained], None] | None = None,
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        current = members[0]
+        try:
+            with self.conn.transaction():
+                if before is not None:
+                    before()
+                self.registry.reload(self.conn)
+                rows = self.registry.rows
+                self._check_sources(members)
+                tables = self._compiled(members)
+                transaction = RefreshTransaction(
+                    self.conn, self.dsn, self.sessions, self.role,
+                    {i: r.version for i, r in rows.items()}, self.prepared,
+                )  # fmt: skip
+                for table in tables:
+                    current = table.id
+                    at = position(rows[table.id])
+                    full = force_full or self._cheaper(transaction, table, rows[table.id])
+                    outcome = transaction.refresh(table, at, full=full)
+                    outcomes.append(outcome)
+                    self._record(outcome, at.frontier, initiated_by, started)
+                    if after is not None:
+                        after(transaction, table)
+                committing = time.perf_counter()
+            for outcome in outcomes:
+                outcome.timings["commit"] = round((time.perf_counter() - committing) * 1000, 3)
+        except (psycopg.OperationalError, RefreshFailed):
+            # The connection or the server is gone: nothing is wrong with the table.
+            self.prepared.clear()
+            raise
+        except Exception as error:
+            # Temporary tables made in the lost transaction are lost with it.
+            self.prepared.clear()
+            raise RefreshFailed(current, error) from error
+        finally:
+            if not self.conn.closed:
+                self.conn.isolation_level = None
+        self._report(outcomes)
+        return outcomes
+
+    def _cheaper(self, transaction: RefreshTransaction, table: Maintained, row: StreamTable) -> str | None:
+        if table.mode != "AUTO" or table.plan is None or not row.is_populated:
+            return None
+        frontier = Frontier.from_json(row.frontier)
+        changes = pending_changes(self.conn, table, frontier, transaction.versions).total
+        return full_is_cheaper(self.conn.execute(RECENT, (table.id,)).fetchall(), changes)
+
+    def _compiled(self, members: Iterable[int]) -> list[Maintained]:
+        tables = []
+        for member in members:
+            try:
+                tables.append(self.registry.maintained(self.conn, member))
+            except RunnelError as error:
+                raise RefreshFailed(member, error) from error
+        return tables
+
+    def _check_sources(self, members: Iterable[int]) -> None:
+        """Sources that no longer fit, on servers where no event trigger has told us."""
+        wanted = set(members)
+        for pgt_id, problem in self.conn.execute("SELECT pgt_id, problem FROM pgtrickle._check_sources()").fetchall():
+            if pgt_id in wanted:
+                raise RefreshFailed(pgt_id, SchemaDriftError(problem))
+
+    def _record(self, outcome: Outcome, before: Frontier, initiated_by: str, started: float) -> None:
+        pgt_id = outcome.table.id
+        frontier = outcome.frontier.as_json()
+        rebuilt = outcome.action != "DIFFERENTIAL"
+        worked = outcome.changed or rebuilt or bool(outcome.changes_read) or initiated_by != "SCHEDULER"
+        moved = outcome.frontier.stream_tables != before.stream_tables
+        clocked = outcome.table.plan is not None and outcome.table.plan.uses_clock
+        if not (worked or moved or clocked):
+            return
+        at = datetime.fromisoformat(outcome.data_timestamp) if outcome.data_timestamp else None
+        refresh = Refresh(
+            action=outcome.action,
+            initiated_by="INITIAL" if outcome.action == "INITIAL" else initiated_by,
+            start_time=datetime.fromtimestamp(started, UTC),
+            data_timestamp=at,
+            changes_read=outcome.changes_read,
+            rows_inserted=outcome.rows_inserted,
+            rows_deleted=outcome.rows_deleted,
+            reason=outcome.reason,
+            timings=dict(outcome.timings),
+            spark_jobs=outcome.spark_jobs,
+        )
+        if worked:
+            store.record_success(self.conn, pgt_id, refresh)
+        store.advance(self.conn, pgt_id, frontier, outcome.version, at, rebuilt=rebuilt)
+
+    def _record_failure(self, failure: RefreshFailed, initiated_by: str, started: float) -> None:
+        cause = failure.cause
+        message = describe_failure(cause)
+        row = self.registry.rows[failure.table]
+        log.warning("refresh of %s.%s failed: %s", row.pgt_schema, row.pgt_name, message)
+        self.on_event(f"{row.pgt_schema}.{row.pgt_name}: refresh failed: {message}")
+        backoff = min(FIRST_BACKOFF * 2**row.consecutive_errors, LONGEST_BACKOFF)
+        refresh = Refresh(
+            action=row.effective_mode,
+            initiated_by=initiated_by,
+            start_time=datetime.fromtimestamp(started, UTC),
+        )
+        with self.conn.transaction():
+            store.record_failure(
+                self.conn, failure.table, refresh, message,
+                backoff=timedelta(seconds=backoff), suspend_after=SUSPEND_AFTER,
+            )  # fmt: skip
+            if isinstance(cause, SchemaDriftError):
+                store.set_status(self.conn, failure.table, "ERROR", message)
+            elif isinstance(cause, (OutputDrift, psycopg.errors.CheckViolation)):
+                store.set_needs_reinit(self.conn, failure.table, True)
+        self.registry.reload(self.conn)
+
+    def _report(self, outcomes: Iterable[Outcome]) -> None:
+        for o in outcomes:
+            if o.changed:
+                spent = sum(o.timings.values())
+                self.on_event(
+                    f"{o.table.name}: {o.action} +{o.rows_inserted} -{o.rows_deleted} rows "
+                    f"from {o.changes_read} changes in {spent:.0f} ms"
+                )
+
+    def closure(self, pgt_id: int) -> list[int]:
+        """A stream table with everything it reads, upstream first: what a manual refresh brings up to date."""
+        wanted = {pgt_id}
+        while True:
+            more = {u for w in wanted for u in self.registry.graph[w]}
+            for unit in self.registry.units():
+                if wanted & set(unit):
+                    more |= {m for m in unit if m == pgt_id or pgt_id in descendants(self.registry.graph, m)}
+            if more <= wanted:
+                break
+            wanted |= more
+        return [n for n in ordered(self.registry.graph) if n in wanted]
+
+
+def describe_failure(cause: Exception) -> str:
+    """One line for people: PostgreSQL's or our own message, without a stack."""
+    if isinstance(cause, psycopg.Error):
+        return cause.diag.message_primary or str(cause).strip().splitlines()[0]
+    text = str(cause).strip()
+    return text.splitlines()[0][:500] if text else type(cause).__name__

@@ -1,0 +1,66 @@
+"""Answer the calls that SQL functions make: from a request's kind to an operation, and its answer."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import psycopg
+
+from runnel.catalog import store
+from runnel.catalog.rows import Request
+from runnel.engine.definitions import Caller
+from runnel.engine.explain import explain, validate
+from runnel.engine.operations import Operations
+from runnel.errors import RunnelError
+from runnel.sql.describe import user_error
+
+log = logging.getLogger(__name__)
+
+
+def answer(operations: Operations, request: Request, control: psycopg.Connection) -> None:
+    """Carry a request out and store its answer; only a lost connection propagates."""
+    try:
+        result = _dispatch(operations, request)
+    except RunnelError as error:
+        store.finish_request(control, request.request_id, error=error)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:
+        store.finish_request(control, request.request_id, error=user_error(error))
+    except Exception as error:
+        log.exception("request %s (%s) failed", request.request_id, request.kind)
+        bug = {
+            "message": f"{request.kind} failed: {error}",
+            "hint": "The engine's log has the details.",
+            "sqlstate": "XX000",
+        }
+        store.finish_request(control, request.request_id, error=bug)
+    else:
+        store.finish_request(control, request.request_id, result=result)
+
+
+def _dispatch(operations: Operations, request: Request) -> Any:
+    caller = Caller(request.role, request.settings or {}, request.caller_pid)
+    args = request.args
+    match request.kind:
+        case "create":
+            return operations.create(args, caller)
+        case "create_or_replace":
+            return operations.create_or_replace(args, caller)
+        case "alter":
+            return operations.alter(args, caller)
+        case "drop":
+            return operations.drop(args, caller)
+        case "refresh":
+            return operations.refresh(args, caller)
+        case "resume":
+            return operations.resume(args, caller)
+        case "verify":
+            return operations.verify(args, caller)
+        case "validate":
+            return validate(operations, args["query"], caller)
+        case "explain":
+            return explain(operations, args["name"], caller)
+        case other:
+            raise RunnelError(f"unknown request {other!r}", hint="The SQL functions and the engine differ in version.")

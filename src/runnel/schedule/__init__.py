@@ -1,0 +1,1 @@
+"""Many refreshes: who is due, in which order, and what happens after a failure."""

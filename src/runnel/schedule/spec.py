@@ -1,0 +1,59 @@
+"""Schedules: durations, cron expressions, and `calculated`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from croniter import croniter
+
+from runnel.errors import UserError
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(?:\d+(?:w|d|h|m|s))+")
+_PART = re.compile(r"(\d+)([wdhms])")
+_CRON_FIELDS = (5, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a stream table may be refreshed."""
+
+    kind: Literal["duration", "cron", "calculated"]
+    text: str
+    seconds: float = 0.0
+    """For a duration: the least time between two refreshes."""
+
+    def next_fire(self, after: float) -> float:
+        """For cron: the next time it fires, as seconds since the epoch."""
+        start = datetime.fromtimestamp(after, UTC)
+        fields = self.text.split()
+        return float(croniter(self.text, start, second_at_beginning=len(fields) == _CRON_FIELDS[1]).get_next(float))
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Read a schedule, or say what would be one.
+
+    >>> parse_schedule("1h30m").seconds
+    5400.0
+    >>> parse_schedule("calculated").kind
+    'calculated'
+    """
+    stripped = text.strip()
+    if stripped.lower() == "calculated":
+        return Schedule("calculated", "calculated")
+    if _DURATION.fullmatch(stripped):
+        seconds = sum(int(n) * _UNITS[u] for n, u in _PART.findall(stripped))
+        if seconds > 0:
+            return Schedule("duration", stripped, seconds)
+    elif stripped.startswith("@") or len(stripped.split()) in _CRON_FIELDS:
+        fields = stripped.split()
+        if croniter.is_valid(stripped, second_at_beginning=len(fields) == _CRON_FIELDS[1]):
+            return Schedule("cron", stripped)
+    raise UserError(
+        f"invalid schedule {text!r}",
+        hint="Use a duration ('5s', '1m', '1h30m'), a cron expression ('*/5 * * * *', '@hourly'), or 'calculated'.",
+        sqlstate="22023",
+    )

@@ -1,0 +1,218 @@
+"""SQL functions that wait for the engine, against a stand-in for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from runnel.catalog import store
+from runnel.catalog.rows import Request
+from runnel.errors import RunnelError, UserError
+
+Answer = Callable[[Request], Any]
+
+
+class FakeEngine:
+    """Holds the engine lock and answers requests with a function."""
+
+    def __init__(self, dsn: str) -> None:
+        self.conn = psycopg.connect(dsn, autocommit=True)
+        assert store.try_engine_lock(self.conn)
+        store.register_engine(self.conn, host="here", os_pid=1, version="1", spark_master=None)
+        self.conn.execute("LISTEN pgtrickle_request")
+        self.answer: Answer = lambda request: None
+        self.seen: list[Request] = []
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while not self.stopping.is_set():
+            list(self.conn.notifies(timeout=0.02, stop_after=1))
+            for request in store.take_requests(self.conn):
+                self.seen.append(request)
+                try:
+                    store.finish_request(self.conn, request.request_id, result=self.answer(request))
+                except RunnelError as error:
+                    store.finish_request(self.conn, request.request_id, error=error)
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.thread.join(5)
+        self.conn.close()
+
+
+@pytest.fixture
+def engine(dsn: str) -> Iterator[FakeEngine]:
+    fake = FakeEngine(dsn)
+    yield fake
+    fake.stop()
+
+
+def test_without_an_engine_it_fails_fast_and_says_how_to_start_one(db: psycopg.Connection) -> None:
+    begun = time.monotonic()
+    with pytest.raises(
+        psycopg.Error, match=f'no Runnel engine is running on database "{db.info.dbname}"'
+    ) as caught:
+        db.execute("SELECT pgtrickle.create_stream_table('x', 'SELECT 1')")
+    assert time.monotonic() - begun < 1
+    assert "runnel up" in (caught.value.diag.message_hint or "")
+
+
+def test_arguments_and_session_arrive(db: psycopg.Connection, engine: FakeEngine) -> None:
+    db.execute("CREATE SCHEMA app; SET search_path = app, public; SET TimeZone = 'Asia/Tokyo'")
+    pid = db.info.backend_pid
+    db.execute("SELECT pgtrickle.create_stream_table('x', query => $$SELECT 'é'$$, schedule => '1s')")
+    request = engine.seen[0]
+    assert (request.kind, request.role, request.caller_pid) == ("create", "postgres", pid)
+    assert request.args == {
+        "name": "x", "query": "SELECT 'é'", "schedule": "1s", "refresh_mode": "AUTO", "initialize": True,
+        "diamond_consistency": None, "diamond_schedule_policy": None, "cdc_mode": None, "append_only": False,
+        "pooler_compatibility_mode": False,
+    }  # fmt: skip
+    assert request.settings == {
+        "search_path": "app, public", "TimeZone": "Asia/Tokyo", "DateStyle": "ISO, MDY",
+        "IntervalStyle": "postgres",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "args"),
+    [
+        ("alter_stream_table('x', schedule => '5s')", "alter", {"name": "x", "schedule": "5s"}),
+        ("alter_stream_table('x', status => 'SUSPENDED', tier => 'hot')", "alter",
+         {"name": "x", "status": "SUSPENDED", "tier": "hot"}),
+        ("drop_stream_table('x')", "drop", {"name": "x", "cascade": False}),
+        ("resume_stream_table('x')", "resume", {"name": "x"}),
+        ("refresh_stream_table('x')", "refresh", {"name": "x"}),
+        ("create_stream_table_if_not_exists('x', 'q')", "create", None),
+        ("create_or_replace_stream_table('x', 'q')", "create_or_replace", None),
+    ],
+)  # fmt: skip
+def test_commands(db: psycopg.Connection, engine: FakeEngine, call: str, kind: str, args: Any) -> None:
+    db.execute(f"SELECT pgtrickle.{call}")  # type: ignore[arg-type]
+    assert engine.seen[0].kind == kind
+    assert args is None or engine.seen[0].args == args
+
+
+def test_answers(db: psycopg.Connection, engine: FakeEngine) -> None:
+    engine.answer = lambda r: {
+        "validate": [{"check": "parse", "result": "ok", "severity": "INFO"}],
+        "explain": ["line one", "line two"],
+        "verify": {"ok": True},
+    }[r.kind]
+    assert db.execute("SELECT * FROM pgtrickle.validate_query('q')").fetchall() == [("parse", "ok", "INFO")]
+    assert db.execute("SELECT pgtrickle.explain_stream_table('x')").fetchall() == [
+        ("line one",),
+        ("line two",),
+    ]
+    assert db.execute("SELECT * FROM pgtrickle.explain_st('x')").fetchall() == [("line one",), ("line two",)]
+    assert db.execute("SELECT pgtrickle.verify_stream_table('x')").fetchone() == ({"ok": True},)
+
+
+def test_errors_come_back_whole(db: psycopg.Connection, engine: FakeEngine) -> None:
+    def refuse(request: Request) -> None:
+        raise UserError('column "x" does not exist', hint="look again", detail="in line 1", sqlstate="42703")
+
+    engine.answer = refuse
+    with pytest.raises(psycopg.errors.UndefinedColumn) as caught:
+        db.execute("SELECT pgtrickle.refresh_stream_table('x')")
+    diag = caught.value.diag
+    assert (diag.message_primary, diag.message_hint, diag.message_detail) == (
+        'column "x" does not exist', "look again", "in line 1",
+    )  # fmt: skip
+    with pytest.raises(psycopg.errors.UndefinedColumn) as caught, db.transaction():
+        db.execute("CREATE TABLE uncommitted (a int)")
+        db.execute("SELECT pgtrickle.refresh_stream_table('x')")
+    assert "uncommitted work is invisible" in (caught.value.diag.message_hint or "")
+    assert "look again" in (caught.value.diag.message_hint or "")
+
+
+def test_an_error_without_hint_has_none(db: psycopg.Connection, engine: FakeEngine) -> None:
+    def refuse(request: Request) -> None:
+        raise UserError("no")
+
+    engine.answer = refuse
+    with pytest.raises(psycopg.errors.RaiseException) as caught:
+        db.execute("SELECT pgtrickle.refresh_stream_table('x')")
+    assert (caught.value.diag.message_hint, caught.value.diag.message_detail) == (None, None)
+
+
+def test_inside_repeatable_read_the_answer_is_still_seen(db: psycopg.Connection, engine: FakeEngine) -> None:
+    with db.transaction():
+        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        db.execute("SELECT 1")
+        db.execute("SELECT pgtrickle.refresh_stream_table('x')")
+    assert len(engine.seen) == 1
+
+
+def loopbacks(db: psycopg.Connection) -> int:
+    row = db.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'runnel-call'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_cancelled_call_withdraws_its_request(db: psycopg.Connection, dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as idle:
+        assert store.try_engine_lock(idle)
+        db.execute("SET statement_timeout = '300ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            db.execute("SELECT pgtrickle.refresh_stream_table('x')")
+        db.execute("RESET statement_timeout")
+        assert db.execute("SELECT status FROM pgtrickle.pgt_requests").fetchall() == [("CANCELLED",)]
+        assert store.take_requests(idle) == []
+    time.sleep(0.1)
+    assert loopbacks(db) == 0
+
+
+def test_an_engine_that_dies_is_noticed(db: psycopg.Connection, dsn: str) -> None:
+    dying = psycopg.connect(dsn, autocommit=True)
+    assert store.try_engine_lock(dying)
+    threading.Timer(0.3, dying.close).start()
+    begun = time.monotonic()
+    with pytest.raises(psycopg.errors.AdminShutdown, match="engine stopped before"):
+        db.execute("SELECT pgtrickle.refresh_stream_table('x')")
+    assert time.monotonic() - begun < 3
+
+
+def test_nobody_borrows_another_role(db: psycopg.Connection, dsn: str, engine: FakeEngine) -> None:
+    role = f"asker_{db.info.dbname}"
+    db.execute(f"CREATE ROLE {role} LOGIN")  # type: ignore[arg-type]
+    try:
+        with psycopg.connect(f"{dsn} user={role}", autocommit=True) as asker:
+            asker.execute("SELECT pgtrickle.refresh_stream_table('x')")
+            assert engine.seen[-1].role == role
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="may not call Runnel as role"):
+                asker.execute("SELECT pgtrickle._call('refresh', '{}', 'postgres')")
+            for private in ("pgt_requests", "pgt_settings"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    asker.execute(f"SELECT * FROM pgtrickle.{private}")  # type: ignore[arg-type]
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                asker.execute("UPDATE pgtrickle.pgt_stream_tables SET status = 'ERROR'")
+            for read in (
+                "pgt_status()",
+                "health_check()",
+                "dependency_tree()",
+                "change_buffer_sizes()",
+                "version()",
+            ):
+                asker.execute(f"SELECT * FROM pgtrickle.{read}")  # type: ignore[arg-type]
+    finally:
+        db.execute(f"DROP ROLE {role}")  # type: ignore[arg-type]
+
+
+def test_latency_of_a_call(db: psycopg.Connection, engine: FakeEngine) -> None:
+    db.execute("SELECT pgtrickle.refresh_stream_table('x')")
+    begun = time.monotonic()
+    for _ in range(5):
+        db.execute("SELECT pgtrickle.refresh_stream_table('x')")
+    assert (time.monotonic() - begun) / 5 < 0.2
+    time.sleep(0.1)
+    assert loopbacks(db) == 0
