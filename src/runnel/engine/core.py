@@ -19,8 +19,9 @@ import psycopg
 
 from runnel.catalog import store
 from runnel.catalog.migrate import migrate, package_version
+from runnel.engine.gate import WakeGate
 from runnel.engine.operations import Operations
-from runnel.engine.refreshes import Refresher
+from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry
 from runnel.engine.requests import answer
 from runnel.errors import TransientError, UserError
@@ -92,6 +93,12 @@ class Engine:
                 log.warning("%s", error)
                 self._disconnect()
                 self._stopping.wait(RECONNECT_SECONDS)
+            except Exception as error:
+                # Whatever it was, the other stream tables must not suffer: start over from the catalog.
+                log.exception("the scheduler stumbled")
+                self._on_event(f"unexpected: {describe_failure(error)}")
+                self._disconnect()
+                self._stopping.wait(RECONNECT_SECONDS)
 
     def stop(self) -> None:
         """Ask `run` to return soon; safe from other threads and from signal handlers."""
@@ -155,6 +162,9 @@ class Engine:
         self._control.execute("SELECT pgtrickle._capture_collect()")
         self._registry.reload(self._control)
         self._clocks.clear()
+        self._gate = WakeGate(self._control)
+        # A former engine may have left the gate open.
+        self._gate.open()
 
     def _open(self, name: str) -> psycopg.Connection[Any]:
         conn = psycopg.connect(self.dsn, autocommit=True, application_name=name)
@@ -192,8 +202,9 @@ class Engine:
     def _cycle(self) -> None:
         self._serve_requests()
         wait = self._refresh_due()
+        look = self._gate.wait()
         if not self._stopping.is_set():
-            self._sleep(min(wait, IDLE_SECONDS))
+            self._sleep(min(wait, IDLE_SECONDS if look is None else look))
         self._hear()
 
     def _serve_requests(self) -> None:
@@ -215,8 +226,13 @@ class Engine:
                 continue
             for node in active:
                 self._clocks[node].dirty = False
-                self._clocks[node].last_start = now
             outcomes = self.operations().refresher.refresh_unit(active, "SCHEDULER")
+            # A look that found nothing does not delay the next change; cron and the clock go on in any case.
+            for node in active:
+                clock = self._clocks.get(node)
+                worked = any(o.table.id == node and (o.changed or o.changes_read) for o in outcomes)
+                if clock and (worked or clock.uses_clock or clock.schedule.kind == "cron" or not outcomes):
+                    clock.last_start = now
             changed = {o.table.id for o in outcomes if o.changed}
             for node, reads in self._registry.graph.items():
                 if reads & changed and node not in active:
@@ -281,14 +297,19 @@ class Engine:
 
     def _hear(self) -> None:
         """Take in notifications: whose source changed, and whether definitions did."""
+        sources = {oid for reads in self._registry.sources.values() for oid in reads} & self._registry.tracked
+        changed = set(self._gate.look(sources))
         for note in self._listen.notifies(timeout=0):
             if note.channel == "pgtrickle_wake":
-                for reader in self._registry.readers(int(note.payload or 0)):
-                    if reader in self._clocks:
-                        self._clocks[reader].dirty = True
+                changed.add(int(note.payload or 0))
+                self._gate.open()
             elif note.channel == "pgtrickle_ddl":
                 self._control.execute("SELECT pgtrickle._capture_collect()")
                 self._registry.reload(self._control)
+        for source in changed:
+            for reader in self._registry.readers(source):
+                if reader in self._clocks:
+                    self._clocks[reader].dirty = True
 
     def _wake(self) -> None:
         try:

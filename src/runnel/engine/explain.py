@@ -31,8 +31,8 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
         lines += render_plan(table.plan)
     frontier = Frontier.from_json(row.frontier)
     versions = {i: r.version for i, r in operations.registry.rows.items()}
-    pending = pending_changes(operations.conn, table, frontier, versions)
-    if row.is_populated:
+    if row.is_populated and row.status != "ERROR":
+        pending = pending_changes(operations.conn, table, frontier, versions)
         lines.append(f"A refresh now would read {pending.total} captured row(s)" + _by_table(operations, pending.rows))
         lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}")
     return lines

@@ -24,6 +24,8 @@ class Registry:
     rows: dict[int, StreamTable] = field(default_factory=dict)
     graph: dict[int, frozenset[int]] = field(default_factory=dict)
     sources: dict[int, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    tracked: frozenset[int] = frozenset()
+    """Tables that are captured now; a dropped source is not, though its readers still name it."""
     _compiled: dict[tuple[int, int, str], Maintained] = field(default_factory=dict)
     _readers: set[int] = field(default_factory=set)
 
@@ -33,6 +35,7 @@ class Registry:
         self.graph = {i: frozenset() for i in self.rows}
         self.sources = {i: {} for i in self.rows}
         self._readers = set()
+        self.tracked = frozenset(store.change_tracking(conn))
         for d in store.load_dependencies(conn):
             if d.source_pgt_id is not None:
                 self.graph[d.pgt_id] |= {d.source_pgt_id}

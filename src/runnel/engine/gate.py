@@ -1,0 +1,84 @@
+"""Hear of changes without making writers pay for it.
+
+NOTIFY makes concurrent commits queue. So writers notify only while the engine sleeps: as long as changes keep coming
+the gate is open, writers stay silent, and the engine looks by itself, ten times a second, with one query over all
+buffers. When it has been quiet for a while the gate closes again, and an idle system costs nothing.
+
+A writer that saw the gate open may still be running when it closes; the engine goes on looking until every
+such transaction has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from runnel.catalog import store
+
+LOOK_SECONDS = 0.1
+SETTLE_SECONDS = 0.5
+QUIET_SECONDS = 3.0
+
+
+@dataclass
+class WakeGate:
+    """Whether writers notify, and what has been seen of them."""
+
+    conn: psycopg.Connection[Any]
+    _seen: str | None = None
+    """The snapshot of the last look; None while writers notify and nobody needs to look."""
+    _closing: str | None = None
+    _quiet_since: float = 0.0
+    _next_look: float = 0.0
+
+    def open(self) -> None:
+        """Changes are coming: look for more by ourselves."""
+        self._quiet_since = time.time()
+        self._closing = None
+        if self._seen is None:
+            # The snapshot comes first: whoever stays silent because of the gate commits after it.
+            self._seen = self._snapshot()
+            self._next_look = 0.0
+        store.stay_awake(self.conn)
+
+    def wait(self) -> float | None:
+        """Seconds until the next look, or None while writers notify."""
+        return None if self._seen is None else max(0.0, self._next_look - time.time())
+
+    def look(self, sources: Collection[int]) -> list[int]:
+        """The captured tables that changed since the last look, if one is due."""
+        if self._seen is None or time.time() < self._next_look:
+            return []
+        settled = self._closing is not None and store.settled(self.conn, self._closing)
+        changed = self._look(sources)
+        if changed:
+            self.open()
+        elif settled:
+            self._seen = self._closing = None
+        elif self._closing is None and time.time() - self._quiet_since > QUIET_SECONDS:
+            self._closing = store.doze(self.conn)
+        self._next_look = time.time() + (LOOK_SECONDS if self._closing is None else SETTLE_SECONDS)
+        return changed
+
+    def _look(self, sources: Collection[int]) -> list[int]:
+        tests = [
+            f"SELECT {oid} AS oid WHERE EXISTS (SELECT FROM pgtrickle_changes.changes_{oid} "
+            "WHERE NOT pg_visible_in_snapshot(pgt_xid, %(seen)s::pg_snapshot))"
+            for oid in sorted(sources)
+        ]
+        found = "NULL::int8[]" if not tests else f"ARRAY({' UNION ALL '.join(tests)})::int8[]"
+        row = self.conn.execute(
+            f"SELECT pg_current_snapshot()::text, {found}".encode(), {"seen": self._seen}
+        ).fetchone()
+        assert row is not None
+        self._seen = row[0]
+        return list(row[1] or ())
+
+    def _snapshot(self) -> str:
+        row = self.conn.execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        return str(row[0])

@@ -1,0 +1,140 @@
+"""SIGKILL for the engine, `-m immediate` for PostgreSQL, at random moments under continuous writes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+
+import runnel
+from runnel.server.embedded import EmbeddedServer
+from tests.robustness.processes import Process, engine_process
+from tests.robustness.workload import STREAM_TABLES, TABLES, Writers
+
+ENGINE_KILLS = 25
+SERVER_KILLS = 5
+
+OPEN_REFRESH = """
+SELECT extract(epoch FROM clock_timestamp() - xact_start)::float8 FROM pg_stat_activity
+WHERE application_name = 'runnel refresh' AND xact_start IS NOT NULL AND datname = current_database()
+"""
+
+
+@dataclass
+class Stack:
+    """A server, the engine that works on it, and what has happened to them."""
+
+    server: EmbeddedServer
+    processes: list[Process]
+    chance: random.Random
+    engine: Process = field(init=False)
+    hits: Counter[str] = field(default_factory=Counter)
+
+    def start_engine(self, *, wait: bool = True) -> None:
+        self.engine = engine_process(self.server.dsn)
+        self.processes.append(self.engine)
+        if wait:
+            self.engine.wait_for("^ready")
+
+    def kill_engine(self) -> None:
+        """SIGKILL, for the whole group or for the driver alone: then its JVM must go by itself."""
+        self.engine.kill(group=self.chance.random() < 0.7)
+        left = self.engine.leftovers()
+        assert not left, f"left behind by a killed engine: {left}"
+
+    def crash_server(self) -> None:
+        self.server.stop("immediate")
+        self.server.start()
+
+    def await_refresh(self, conn: psycopg.Connection[Any], seconds: float = 20.0) -> None:
+        """Until a refresh transaction is open, then a random while longer."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and conn.execute(OPEN_REFRESH).fetchone() is None:
+            time.sleep(0.01)
+        time.sleep(self.chance.choice((0.0, 0.02, 0.1, 0.3, 0.6, 1.0, 2.0)) * self.chance.random())
+
+    def note(self, conn: psycopg.Connection[Any], what: str) -> None:
+        """Remember whether a refresh is open right now."""
+        within = conn.execute(OPEN_REFRESH).fetchone() is not None
+        self.hits[f"{what} {'within' if within else 'between'} refreshes"] += 1
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Process]) -> None:
+    seed = int(os.environ.get("RUNNEL_CRASH_SEED", time.time_ns() % 1_000_000))
+    print(f"RUNNEL_CRASH_SEED={seed}")
+    stack = Stack(durable, processes, random.Random(seed))
+    with psycopg.connect(durable.dsn, autocommit=True) as conn:
+        assert conn.execute("SHOW fsync").fetchone() == ("on",)
+        conn.execute(TABLES.encode())
+    stack.start_engine()
+    with contextlib.closing(runnel.connect(durable.dsn)) as client:
+        for name, query in STREAM_TABLES.items():
+            client.create_stream_table(name, query, "1s", "DIFFERENTIAL")
+    writers = Writers(durable.dsn, seed=seed)
+    writers.start()
+    try:
+        _break_things(stack)
+    finally:
+        writers.stop()
+    print(f"{dict(stack.hits)}, {writers.committed} transactions")
+    with psycopg.connect(durable.dsn, autocommit=True) as conn:
+        _check(conn, writers, durable.dsn)
+    assert stack.engine.stop() == 0, stack.engine.tail()
+    assert not stack.engine.leftovers(), "left behind by an engine that ended well"
+    within = sum(n for what, n in stack.hits.items() if "within" in what)
+    assert within >= 10, f"too few crashes hit a refresh: {stack.hits}"
+
+
+def _break_things(stack: Stack) -> None:
+    """Kill in random order. A crashed server keeps its engine: that one has to find its way back."""
+    plan = ["engine"] * ENGINE_KILLS + ["server"] * SERVER_KILLS
+    stack.chance.shuffle(plan)
+    for what in plan:
+        with psycopg.connect(stack.server.dsn, autocommit=True) as conn:
+            if what == "server":
+                stack.await_refresh(conn)
+                stack.note(conn, "server")
+                stack.crash_server()
+                assert stack.engine.alive, f"the engine died with the server:\n{stack.engine.tail()}"
+                continue
+            if stack.chance.random() < 0.15:
+                time.sleep(stack.chance.uniform(0, 2))
+            else:
+                stack.await_refresh(conn)
+            stack.note(conn, "engine")
+            stack.kill_engine()
+        # Some die again before they are ready: while they take the lock, or while Spark starts.
+        early = stack.chance.random() < 0.1
+        stack.start_engine(wait=not early)
+        if early:
+            time.sleep(stack.chance.uniform(0.5, 4))
+            stack.hits["engine before it was ready"] += 1
+            stack.kill_engine()
+            stack.start_engine()
+
+
+def _check(conn: psycopg.Connection[Any], writers: Writers, dsn: str) -> None:
+    with contextlib.closing(runnel.connect(dsn)) as client:
+        for name in STREAM_TABLES:
+            result = client.verify(name)
+            assert result.ok, f"{name}: missing {result.missing[:5]}, unexpected {result.unexpected[:5]}"
+        assert {s.status for s in client.status()} == {"ACTIVE"}
+    # A rebuild would hide what a crash had broken: nobody may have needed one.
+    actions = conn.execute("SELECT DISTINCT action FROM pgtrickle.pgt_refresh_history WHERE status = 'COMPLETED'")
+    assert {a for (a,) in actions} == {"INITIAL", "DIFFERENTIAL"}
+    failed = conn.execute("SELECT error_message FROM pgtrickle.pgt_refresh_history WHERE status = 'FAILED'").fetchall()
+    assert not failed
+    assert conn.execute("SELECT balance, accounts FROM total").fetchone() == (40_000, 40)
+    for writer in writers.all:
+        seen = Counter(n for (n,) in conn.execute("SELECT number FROM entries WHERE writer = %s", (writer.number,)))
+        assert not [n for n, times in seen.items() if times > 1], "doubled"
+        assert not writer.acknowledged - seen.keys(), "lost"
+        assert not seen.keys() - writer.acknowledged - writer.unknown, "rolled back, and seen"
