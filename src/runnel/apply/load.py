@@ -18,7 +18,7 @@ def load_columns(stage: Stage) -> list[tuple[str, str]]:
             computed = branch.leaves[leaf].computed[index]
             name = carried_name(number, i)
             columns.append((name, typed(name, computed.type, computed.collation)))
-    sums = len(stage.branches[0].sums)
+    sums = len(stage.branches[0].sums) if stage.branches else 0
     return columns + [(f"s{k}", f"s{k} numeric") for k in range(sums)]
 
 

@@ -5,7 +5,7 @@ One Spark job per stage, whatever the number of changed leaves and branches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -17,9 +17,10 @@ from runnel.apply.load import carried_name
 from runnel.delta.parts import Term, Version
 from runnel.delta.telescope import from_nothing, telescope
 from runnel.plan.stage import Branch, Leaf, Stage
-from runnel.sources.restrict import Reads, restricted_reads
+from runnel.sources.arrow import weight_name
+from runnel.sources.restrict import Reads, edges, restricted_reads
 from runnel.sources.statements import Restriction
-from runnel.spark.evaluate import WEIGHT, evaluate, weighted_sum
+from runnel.spark.evaluate import ZSet, evaluate
 from runnel.spark.session import SMALL_ROWS, Sessions
 
 
@@ -64,11 +65,12 @@ def compute_stage(
         not reads.scanned and sum(t.num_rows for t in [*reads.after.values(), *changed.values()]) <= SMALL_ROWS
         for _, _, _, reads, changed in work
     )
-    frames = [
-        _project(stage, number, branch, _evaluate_term(sessions, branch, term, reads, changed, reader, small))
+    parts = [
+        _project(branch, number, rows, sign)
         for number, branch, term, reads, changed in work
+        for sign, rows in _evaluate_term(sessions, branch, term, reads, changed, reader, small)
     ]
-    total = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
+    total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
     counters.jobs += 1
     return _add_up(stage, total).toArrow()
 
@@ -90,14 +92,11 @@ def _read_term(
         counters.rows_read += table.num_rows
         return table
 
-    empty = pa.table({})
-    return restricted_reads(branch, term, changed.get(term.leaf, empty), read)
+    return restricted_reads(branch, term, changed, read)
 
 
 def key_columns(branch: Branch, leaf: int) -> tuple[int, ...]:
     """The computed columns of a leaf that any join compares."""
-    from runnel.sources.restrict import edges  # noqa: PLC0415
-
     found: set[int] = set()
     for key in edges(branch.tree):
         if key.left_leaf == leaf:
@@ -115,70 +114,66 @@ def _evaluate_term(
     changed: Mapping[int, pa.Table],
     reader: LeafReader,
     small: bool,
-) -> DataFrame:
-    cache: dict[tuple[int, Version], DataFrame] = {}
+) -> Iterator[tuple[int, ZSet]]:
+    """Each part of a term with its sign."""
+    cache: dict[tuple[int, Version], ZSet] = {}
 
-    def frame(leaf: int, version: Version) -> DataFrame:
+    def zset(leaf: int, version: Version) -> ZSet:
         if (leaf, version) not in cache:
             cache[leaf, version] = build(leaf, version)
         return cache[leaf, version]
 
-    def build(leaf: int, version: Version) -> DataFrame:
+    def build(leaf: int, version: Version) -> ZSet:
+        columns = tuple(branch.leaves[leaf].column(i) for i in range(len(branch.leaves[leaf].computed)))
         match version:
             case "delta":
-                return sessions.frame(changed[leaf], small=small)
+                return ZSet(sessions.frame(changed[leaf], small=small), columns, (weight_name(leaf),))
             case "after":
                 if leaf in reads.scanned:
-                    scanned = reader.scan(branch.leaves[leaf])
-                else:
-                    scanned = sessions.frame(reads.after[leaf], small=small)
-                return scanned.drop("nothing").withColumn(WEIGHT, F.lit(1).cast("long"))
+                    return ZSet(reader.scan(branch.leaves[leaf]), columns)
+                return ZSet(sessions.frame(reads.after[leaf], small=small), columns)
             case "before":
-                return frame(leaf, "after").unionByName(_negated(frame(leaf, "delta")))
+                return zset(leaf, "after").union(zset(leaf, "delta").negated())
             case "after_keys":
-                return sessions.frame(reads.after[leaf], small=small)
+                return _padded_keys(sessions.frame(reads.after[leaf], small=small), zset(leaf, "delta"), leaf)
             case "before_keys":
-                keys = frame(leaf, "after_keys")
-                return keys.unionByName(_negated(frame(leaf, "delta")).select(*keys.columns))
+                # Only the keys are compared, so the rest of the delta's columns may be there or not.
+                return zset(leaf, "after_keys").union(zset(leaf, "delta").negated())
 
-    def padded(leaf: int, version: Version) -> DataFrame:
-        """Key frames get the leaf's other columns as NULLs, so that both kinds of part have the same columns."""
-        result = frame(leaf, version)
-        if not version.endswith("_keys"):
-            return result
-        types = {f.name: f.dataType for f in frame(leaf, "delta").schema.fields}
-        missing = [F.lit(None).cast(t).alias(n) for n, t in types.items() if n not in result.columns]
-        return result.select("*", *missing)
-
-    pieces = []
     for part in term.parts:
-        frames = {leaf: padded(leaf, version) for leaf, version in part.versions.items()}
-        rows = evaluate(part.tree, frames, term.leaf)
-        pieces.append(rows if part.sign == 1 else _negated(rows))
-    return reduce(lambda a, b: a.unionByName(b), pieces)
+        leaves = {leaf: zset(leaf, version) for leaf, version in part.versions.items()}
+        yield part.sign, evaluate(part.tree, leaves, term.leaf)
 
 
-def _negated(rows: DataFrame) -> DataFrame:
-    return rows.withColumn(WEIGHT, -F.col(WEIGHT))
+def _padded_keys(keys: DataFrame, like: ZSet, leaf: int) -> ZSet:
+    """Keys with the leaf's other columns as NULLs, so that all parts of a term have the same columns."""
+    types = dict(like.rows.dtypes)
+    items = [c if c in keys.columns else f"CAST(NULL AS {types[c]}) AS {c}" for c in like.columns]
+    return ZSet(keys.selectExpr(*items, weight_name(leaf)), like.columns, (weight_name(leaf),))
 
 
-def _project(stage: Stage, number: int, branch: Branch, rows: DataFrame) -> DataFrame:
+def _project(branch: Branch, number: int, rows: ZSet, sign: int) -> DataFrame:
     """Carried columns under the branch's names, and the weighted values to add up."""
+    weight = rows.weight if sign == 1 else f"-({rows.weight})"
     carried = [
-        F.col(branch.leaves[leaf].column(index)).alias(carried_name(number, i))
+        f"{branch.leaves[leaf].column(index)} AS {carried_name(number, i)}"
         for i, (leaf, index) in enumerate(branch.carried)
     ]
     sums = []
     for k, (leaf, index) in enumerate(branch.sums):
-        is_decimal = branch.leaves[leaf].computed[index].form.kind == "decimal"
-        sums.append(weighted_sum(branch.leaves[leaf].column(index), is_decimal).alias(f"s{k}"))
-    return rows.select(F.lit(number).cast("short").alias("b"), *carried, WEIGHT, *sums)
+        name = branch.leaves[leaf].column(index)
+        factor = f"CAST({weight} AS DECIMAL(10, 0))" if is_decimal(branch, leaf, index) else f"({weight})"
+        sums.append(f"{factor} * {name} AS s{k}")
+    return rows.rows.selectExpr(f"{number}S AS b", *carried, f"{weight} AS w", *sums)
+
+
+def is_decimal(branch: Branch, leaf: int, index: int) -> bool:
+    """Whether a computed column is added up as a decimal."""
+    return branch.leaves[leaf].computed[index].form.kind == "decimal"
 
 
 def _add_up(stage: Stage, rows: DataFrame) -> DataFrame:
-    sums = [f"s{k}" for k in range(len(stage.branches[0].sums))]
-    carried = [c for c in rows.columns if c != WEIGHT and c not in sums]
-    totals = [F.sum(c).alias(c) for c in [WEIGHT, *sums]]
-    added = rows.groupBy(*carried).agg(*totals)
-    changed = reduce(lambda a, b: a | b, [F.col(c) != 0 for c in [WEIGHT, *sums]])
-    return added.where(changed)
+    added = ["w", *(f"s{k}" for k in range(len(stage.branches[0].sums)))]
+    carried = [c for c in rows.columns if c not in added]
+    totals = [F.expr(f"sum({c}) AS {c}") for c in added]
+    return rows.groupBy(*carried).agg(*totals).where(" OR ".join(f"{c} != 0" for c in added))

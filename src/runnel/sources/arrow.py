@@ -34,7 +34,12 @@ def leaf_schema(leaf: Leaf, only: Sequence[int] | None = None, *, weight: bool) 
     fields = [(leaf.column(i), arrow_type(leaf.computed[i].form)) for i in chosen]
     if not fields and not weight:
         fields = [("nothing", pa.bool_())]
-    return pa.schema([*fields, ("w", pa.int64())] if weight else fields)
+    return pa.schema([*fields, (weight_name(leaf.id), pa.int64())] if weight else fields)
+
+
+def weight_name(leaf: int) -> str:
+    """The name of a leaf's weight column."""
+    return f"w{leaf}"
 
 
 def read_arrow(conn: psycopg.Connection, query: Query, schema: pa.Schema) -> pa.Table:

@@ -29,6 +29,15 @@ class Reads:
 
     after: dict[int, pa.Table] = field(default_factory=dict)
     scanned: set[int] = field(default_factory=set)
+    deltas: Mapping[int, pa.Table] = field(default_factory=dict)
+
+    def met(self, leaf: int) -> pa.Table:
+        """The leaf's rows at either version: a row that is gone still led to its neighbours before."""
+        after, delta = self.after[leaf], self.deltas.get(leaf)
+        if delta is None:
+            return after
+        shared = [c for c in after.column_names if c in delta.column_names and c != "w"]
+        return pa.concat_tables([after.select(shared), delta.select(shared)])
 
 
 def edges(tree: Tree) -> Iterator[Equi]:
@@ -50,31 +59,37 @@ def distinct_keys(table: pa.Table, column: str) -> tuple[object, ...]:
     return tuple(pc.unique(table.column(column)).drop_null().to_pylist())
 
 
-def restricted_reads(branch: Branch, term: Term, delta: pa.Table, read: ReadAfter) -> Reads:
-    """All after-reads that a term needs besides the delta itself."""
+def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, pa.Table], read: ReadAfter) -> Reads:
+    """All after-reads that a term needs besides the deltas of the changed leaves."""
     keys = list(edges(branch.tree))
     needed = {leaf for part in term.parts for leaf, version in part.versions.items() if version != "delta"}
-    reads = Reads()
+    reads = Reads(deltas=deltas)
     if not term.restricted:
         for leaf in sorted(needed):
             _take(reads, leaf, None, read)
         return reads
+    delta = deltas[term.leaf]
     if len(term.seeds) < 2:
         if term.seeds:
             seed = term.seeds[0]
             _take(reads, seed.leaf, _seed_restriction(seed, delta, branch), read)
         _spread(branch, {term.leaf: delta}, needed - {term.leaf}, keys, reads, read)
         return reads
-    return _reads_from_join_keys(branch, term, delta, needed, keys, read)
+    return _reads_from_join_keys(branch, term, deltas, needed, keys, read)
 
 
 def _reads_from_join_keys(
-    branch: Branch, term: Term, delta: pa.Table, needed: set[int], keys: list[Equi], read: ReadAfter
+    branch: Branch,
+    term: Term,
+    deltas: Mapping[int, pa.Table],
+    needed: set[int],
+    keys: list[Equi],
+    read: ReadAfter,
 ) -> Reads:
     """Outer joins compared whole: find the join's touched keys first, then read both sides under them."""
     inner, outer = term.seeds
-    scouting = Reads()
-    found: Mapping[int, pa.Table] = {term.leaf: delta}
+    scouting = Reads(deltas=deltas)
+    found: Mapping[int, pa.Table] = {term.leaf: deltas[term.leaf]}
     if inner.leaf != term.leaf:
         inside_keys = [k for k in keys if {k.left_leaf, k.right_leaf} <= term.inside]
         _spread(branch, found, set(term.inside) - {term.leaf}, inside_keys, scouting, read)
@@ -82,13 +97,13 @@ def _reads_from_join_keys(
             for leaf in sorted(needed):
                 _take(scouting, leaf, None, read)
             return scouting
-        found = {inner.leaf: scouting.after[inner.leaf]}
+        found = {inner.leaf: scouting.met(inner.leaf)}
     touched = found[inner.leaf]
-    reads = Reads()
+    reads = Reads(deltas=deltas)
     for seed in (inner, outer):
         column = branch.leaves[inner.leaf].column(inner.column)
         _take(reads, seed.leaf, _values_restriction(seed, touched, column), read)
-    known = {leaf: reads.after[leaf] for leaf in (inner.leaf, outer.leaf) if leaf in reads.after}
+    known = {leaf: reads.met(leaf) for leaf in (inner.leaf, outer.leaf) if leaf in reads.after}
     _spread(branch, known, needed - {inner.leaf, outer.leaf}, keys, reads, read)
     return reads
 
@@ -125,7 +140,7 @@ def _spread(
         waiting.discard(leaf)
         _take(reads, leaf, restriction, read)
         if leaf in reads.after:
-            frontier[leaf] = reads.after[leaf]
+            frontier[leaf] = reads.met(leaf)
 
 
 def _best_step(

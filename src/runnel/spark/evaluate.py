@@ -1,66 +1,91 @@
 """Evaluate a delta tree over DataFrames.
 
-Every frame is a Z-set: the leaf's computed columns and a weight `w`. A join multiplies weights; a union adds
-them by standing side by side until somebody groups.
+A Z-set is a DataFrame and the names of the columns whose product is a row's weight (none: every row counts once).
+Keeping the factors apart makes a join a single operation; they are multiplied where rows are unioned or added up.
+Expressions are given as Spark SQL text: each call into the JVM costs about as much as planning a small operator.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from runnel.delta.parts import Anti, DeltaTree, leaf_set
 from runnel.plan.stage import Equi, Inner, LeafNode, Outer, Residual
 
-WEIGHT = "w"
+_names = itertools.count()
 
 
-def evaluate(tree: DeltaTree, frames: Mapping[int, DataFrame], start: int) -> DataFrame:
-    """The tree's rows as a Z-set; inner joins are ordered outwards from the leaf `start`."""
+@dataclass(frozen=True, slots=True)
+class ZSet:
+    """Rows with weights."""
+
+    rows: DataFrame
+    columns: tuple[str, ...]
+    """The value columns."""
+    weights: tuple[str, ...] = ()
+
+    @property
+    def weight(self) -> str:
+        """SQL of a row's weight."""
+        return " * ".join(self.weights) or "1L"
+
+    def union(self, other: ZSet) -> ZSet:
+        """Both together, each row with its weight in one column."""
+        name = f"w_{next(_names)}"
+        left = self.rows.selectExpr(*self.columns, f"{self.weight} AS {name}")
+        right = other.rows.selectExpr(*self.columns, f"{other.weight} AS {name}")
+        return ZSet(left.union(right), self.columns, (name,))
+
+    def negated(self) -> ZSet:
+        """The same rows with opposite weights."""
+        name = f"w_{next(_names)}"
+        return ZSet(self.rows.selectExpr(*self.columns, f"-({self.weight}) AS {name}"), self.columns, (name,))
+
+
+def evaluate(tree: DeltaTree, leaves: Mapping[int, ZSet], start: int) -> ZSet:
+    """The tree's rows; inner joins are ordered outwards from the leaf `start`."""
     match tree:
         case LeafNode(leaf):
-            return frames[leaf]
+            return leaves[leaf]
         case Inner(children=children, equi=equi, residual=residual):
-            return _inner(children, equi, residual, frames, start)
+            return _inner(children, equi, residual, leaves, start)
         case Outer(kind=kind, left=left, right=right, equi=equi, residual=residual):
-            a, b = evaluate(left, frames, start), evaluate(right, frames, start)
-            rows = _join(a, b, equi, residual).unionByName(_anti(a, b, equi, residual))
-            return rows.unionByName(_anti(b, a, equi, residual)) if kind == "full" else rows
+            a, b = evaluate(left, leaves, start), evaluate(right, leaves, start)
+            rows = _join(a, b, equi, residual).union(_anti(a, b, equi, residual))
+            return rows.union(_anti(b, a, equi, residual)) if kind == "full" else rows
         case Anti(left=left, right=right, equi=equi, residual=residual):
-            return _anti(evaluate(left, frames, start), evaluate(right, frames, start), equi, residual)
+            return _anti(evaluate(left, leaves, start), evaluate(right, leaves, start), equi, residual)
 
 
 def _inner(
     children: Sequence[DeltaTree],
     equi: Sequence[Equi],
     residual: Sequence[Residual],
-    frames: Mapping[int, DataFrame],
+    leaves: Mapping[int, ZSet],
     start: int,
-) -> DataFrame:
+) -> ZSet:
     waiting = list(children)
     first = next((c for c in waiting if start in leaf_set(c)), waiting[0])
     waiting.remove(first)
-    result, have = evaluate(first, frames, start), set(leaf_set(first))
+    result, have = evaluate(first, leaves, start), set(leaf_set(first))
     pending_equi, pending = list(equi), list(residual)
     while waiting:
         # Follow the join keys outwards; a cross product only when nothing connects.
         following = next((c for c in waiting if _connected(c, have, pending_equi)), waiting[0])
         waiting.remove(following)
-        side = leaf_set(following)
-        have |= side
+        have |= leaf_set(following)
         usable = [e for e in pending_equi if {e.left_leaf, e.right_leaf} <= have]
         ready = [r for r in pending if r.leaves <= have]
         pending_equi = [e for e in pending_equi if e not in usable]
         pending = [r for r in pending if r not in ready]
-        result = _join(result, evaluate(following, frames, start), usable, ready)
-    for condition in pending:
-        result = result.where(F.expr(condition.sql))
-    for key in pending_equi:
-        result = result.where(_equality(key))
-    return result
+        result = _join(result, evaluate(following, leaves, start), usable, ready)
+    condition = _condition(pending_equi, pending)
+    return ZSet(result.rows.where(condition), result.columns, result.weights) if condition else result
 
 
 def _connected(child: DeltaTree, have: set[int], equi: Iterable[Equi]) -> bool:
@@ -70,44 +95,29 @@ def _connected(child: DeltaTree, have: set[int], equi: Iterable[Equi]) -> bool:
     )
 
 
-def _equality(key: Equi) -> Column:
-    left, right = F.col(f"l{key.left_leaf}_{key.left}"), F.col(f"l{key.right_leaf}_{key.right}")
-    return left.eqNullSafe(right) if key.null_safe else left == right
+def _condition(equi: Sequence[Equi], residual: Sequence[Residual]) -> str:
+    parts = [f"l{e.left_leaf}_{e.left} {'<=>' if e.null_safe else '='} l{e.right_leaf}_{e.right}" for e in equi] + [
+        r.sql for r in residual
+    ]
+    return " AND ".join(parts)
 
 
-def _condition(equi: Sequence[Equi], residual: Sequence[Residual]) -> Column | None:
-    parts = [_equality(e) for e in equi] + [F.expr(r.sql) for r in residual]
-    return reduce(lambda a, b: a & b, parts) if parts else None
-
-
-def _join(left: DataFrame, right: DataFrame, equi: Sequence[Equi], residual: Sequence[Residual]) -> DataFrame:
-    other = right.withColumnRenamed(WEIGHT, "_w")
+def _join(left: ZSet, right: ZSet, equi: Sequence[Equi], residual: Sequence[Residual]) -> ZSet:
     condition = _condition(equi, residual)
-    joined = left.crossJoin(other) if condition is None else left.join(other, condition, "inner")
-    columns = [c for c in joined.columns if c not in (WEIGHT, "_w")]
-    return joined.select(*columns, (F.col(WEIGHT) * F.col("_w")).alias(WEIGHT))
+    rows = left.rows.join(right.rows, F.expr(condition)) if condition else left.rows.crossJoin(right.rows)
+    return ZSet(rows, left.columns + right.columns, left.weights + right.weights)
 
 
-def _anti(left: DataFrame, right: DataFrame, equi: Sequence[Equi], residual: Sequence[Residual]) -> DataFrame:
-    """Rows of left without a match: weights on the right are added first, so what was deleted does not match."""
-    condition = _condition(equi, residual)
-    names = [c for c in right.columns if c != WEIGHT]
-    if residual:
-        compared = names
-    else:
-        ends = {f"l{e.left_leaf}_{e.left}" for e in equi} | {f"l{e.right_leaf}_{e.right}" for e in equi}
-        compared = [c for c in names if c in ends]
-    present = right.groupBy(*compared).agg(F.sum(WEIGHT).alias("_n")).where("_n > 0").drop("_n")
-    alone = left.join(present, F.lit(True) if condition is None else condition, "left_anti")
-    types = {f.name: f.dataType for f in right.schema.fields}
-    return alone.select(
-        *[c for c in left.columns if c != WEIGHT],
-        *[F.lit(None).cast(types[c]).alias(c) for c in names],
-        WEIGHT,
-    )
-
-
-def weighted_sum(column: str, is_decimal: bool) -> Column:
-    """`w * value`, without losing digits of decimals."""
-    weight = F.col(WEIGHT).cast("decimal(10,0)") if is_decimal else F.col(WEIGHT)
-    return weight * F.col(column)
+def _anti(left: ZSet, right: ZSet, equi: Sequence[Equi], residual: Sequence[Residual]) -> ZSet:
+    """Rows of left without a match, padded: weights on the right are added first, so what is gone does not match."""
+    ends = {f"l{e.left_leaf}_{e.left}" for e in equi} | {f"l{e.right_leaf}_{e.right}" for e in equi}
+    compared = [c for c in right.columns if residual or c in ends]
+    types = dict(right.rows.dtypes)
+    present = right.rows.select(*compared)
+    if right.weights:
+        counted = right.rows.selectExpr(*compared, f"{right.weight} AS _n").groupBy(*compared)
+        present = counted.agg(F.sum("_n").alias("_n")).where("_n > 0").select(*compared)
+    condition = _condition(equi, residual) or "true"
+    alone = left.rows.join(present, F.expr(condition), "left_anti")
+    padding = [f"CAST(NULL AS {types[c]}) AS {c}" for c in right.columns]
+    return ZSet(alone.selectExpr("*", *padding), left.columns + right.columns, left.weights)
