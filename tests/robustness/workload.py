@@ -84,14 +84,12 @@ class Writer:
         keep = self.chance.random() > 0.2
         self.unknown.add(number)
         try:
-            with conn.transaction():
+            with conn.transaction(force_rollback=not keep):
                 self._entry(conn, number, "kept" if keep else "rolled back")
                 for _ in range(self.chance.randint(1, 4)):
                     self._change(conn)
                 if self.chance.random() < 0.1:
                     time.sleep(self.chance.uniform(0, 0.5))  # late commits
-                if not keep:
-                    raise psycopg.Rollback
         except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
             keep = False
         self.unknown.discard(number)

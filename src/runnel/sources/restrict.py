@@ -36,7 +36,7 @@ class Reads:
         after, delta = self.after[leaf], self.deltas.get(leaf)
         if delta is None:
             return after
-        shared = [c for c in after.column_names if c in delta.column_names and c != "w"]
+        shared = [c for c in after.column_names if c in delta.column_names]
         return pa.concat_tables([after.select(shared), delta.select(shared)])
 
 

@@ -1,0 +1,158 @@
+"""End to end on a real Spark standalone cluster: nothing may depend on driver and executors sharing a process."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import psutil
+import psycopg
+import pyspark
+import pytest
+
+import runnel
+from runnel.server.account import binaries
+from runnel.server.embedded import EmbeddedServer
+from tests.robustness.processes import Process, runnel_up
+
+SPARK_HOME = Path(pyspark.__file__).parent
+WORKERS = 2
+SHOP = ("revenue_by_day", "customer_lifetime_value", "inventory_health")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A master and its workers, a core each."""
+
+    address: str
+    workers: tuple[Process, ...]
+
+    def executors(self) -> set[psutil.Process]:
+        """What the workers have started."""
+        return {p for worker in self.workers for p in worker.family() if p.pid != worker.pid}
+
+
+@pytest.fixture
+def cluster(processes: list[Process], tmp_path: Path) -> Iterator[Cluster]:
+    port = _free_port()
+    address = f"spark://127.0.0.1:{port}"
+    master = _spark("master.Master", "--port", str(port))
+    processes.append(master)
+    master.wait_for("Starting Spark master")
+    workers = []
+    for number in range(WORKERS):
+        directory = str(tmp_path / f"worker{number}")
+        workers.append(
+            _spark(
+                "worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", directory, address,
+                application=f"worker {number}",
+            )  # fmt: skip
+        )
+    processes += workers
+    for worker in workers:
+        worker.wait_for("Successfully registered with master")
+    yield Cluster(address, tuple(workers))
+    for process in (*workers, master):
+        process.stop()
+        assert not process.leftovers(), "left behind by the cluster"
+
+
+def _spark(name: str, *arguments: str, application: str = "") -> Process:
+    """A daemon of the cluster, in the foreground. Reads that its tasks make carry its name in PostgreSQL."""
+    command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
+    environment = {
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "512m",
+        "PGAPPNAME": application,
+    }
+    return Process([*command, "--webui-port", "0", *arguments], env=environment)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_shop_on_a_cluster(durable: EmbeddedServer, cluster: Cluster, processes: list[Process]) -> None:
+    dsn = durable.dsn
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        # The server's log tells who read.
+        conn.execute("ALTER SYSTEM SET log_line_prefix = '%a: '")
+        conn.execute("ALTER SYSTEM SET log_disconnections = on")
+        conn.execute("SELECT pg_reload_conf()")
+    engine = runnel_up("--dsn", dsn, "--master", cluster.address)
+    processes.append(engine)
+    engine.wait_for("^Ready")
+    with psycopg.connect(dsn, autocommit=True) as conn, contextlib.closing(runnel.connect(dsn)) as client:
+        conn.execute(_steps()[0].encode())
+        _fill(conn)
+        _psql(dsn, _steps()[1])
+        _check(client, *SHOP)
+        reads = durable.home.log.read_text()
+        for number in range(WORKERS):
+            assert f"worker {number}: " in reads, "both workers should have read slices of the large table"
+        _change(conn)
+        _check(client, *SHOP)
+        conn.execute("UPDATE products SET category = 'moved' WHERE id < 4")
+        conn.execute("UPDATE orders SET status = 'pending' WHERE id % 3 = 1")
+        _check(client, *SHOP)
+        conn.execute("TRUNCATE orders")
+        _check(client, *SHOP)
+        spark_master = client.query("SELECT spark_master FROM pgtrickle.pgt_engine")
+        assert spark_master == [{"spark_master": cluster.address}]
+    executors = cluster.executors()
+    assert len([p for p in executors if "CoarseGrainedExecutorBackend" in str(p.cmdline())]) == WORKERS
+    assert engine.stop() == 0, engine.tail()
+    assert not engine.leftovers()
+    _, living = psutil.wait_procs(executors, timeout=20)
+    assert not living, "executors outlive their application"
+
+
+def _steps() -> tuple[str, str]:
+    text = resources.files("runnel.demo").joinpath("shop.sql").read_text()
+    tables, stream_tables = text.split("-- step 2", 1)
+    return tables, f"-- step 2{stream_tables}"
+
+
+def _psql(dsn: str, script: str) -> None:
+    subprocess.run([binaries() / "psql", dsn, "-q", "-v", "ON_ERROR_STOP=1"], input=script, text=True, check=True)
+
+
+def _fill(conn: psycopg.Connection) -> None:
+    """More orders than a driver reads by itself, thinly spread over more pages than one task reads."""
+    conn.execute("ALTER TABLE orders SET (fillfactor = 20)")
+    conn.execute("INSERT INTO customers (email, name) SELECT 'e' || i, 'n' || i FROM generate_series(1, 500) i")
+    conn.execute(
+        "INSERT INTO products (sku, name, category, price_usd, stock_count) "
+        "SELECT 's' || i, 'p' || i, 'c' || i % 4, i, i * 2 FROM generate_series(1, 60) i"
+    )
+    conn.execute(
+        "INSERT INTO orders (customer_id, product_id, quantity, total_usd, status, ordered_at) "
+        "SELECT 1 + i % 490, 1 + i % 59, i % 5, i % 1000 * 1.25, CASE i % 3 WHEN 0 THEN 'shipped' ELSE 'pending' END, "
+        "now() - i % 200 * interval '7 hours' FROM generate_series(1, 300000) i"
+    )
+    conn.execute("CREATE INDEX ON orders (customer_id)")
+    conn.execute("CREATE INDEX ON orders (product_id)")
+    conn.execute("ANALYZE")
+
+
+def _change(conn: psycopg.Connection) -> None:
+    conn.execute("UPDATE orders SET status = 'shipped' WHERE id % 3000 = 1")
+    conn.execute("DELETE FROM orders WHERE id % 5000 = 3")
+    conn.execute("UPDATE orders SET customer_id = 495 WHERE id % 7000 = 2")
+    conn.execute("DELETE FROM orders WHERE customer_id = 5")
+
+
+def _check(client: runnel.Client, *names: str) -> None:
+    for name in names:
+        result = client.verify(name)
+        assert result.ok, f"{name}: missing {result.missing[:5]}, unexpected {result.unexpected[:5]}"
+

@@ -1,0 +1,98 @@
+"""The oracle property for as long as you like: `python -m tests.soak --minutes 10 [--seed 1]`.
+
+Starts its own PostgreSQL and Spark, replays random scenarios until the time is over, and prints what it did. Every
+failure is shrunk and printed as code for tests/oracle/test_regressions.py; the exit code is 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import psycopg
+
+import runnel
+from runnel.server.embedded import EmbeddedServer
+from runnel.spark.session import build_sessions
+from tests.conftest import running_engine
+from tests.oracle.batches import Batches
+from tests.oracle.replay import Oracle
+from tests.oracle.scenario import Mismatch
+
+REPORT_SECONDS = 60
+
+
+def main() -> int:
+    options = _options()
+    first = options.seed if options.seed is not None else random.randrange(1_000_000)
+    # What hypothesis thinks of slow tests is not news here.
+    warnings.simplefilter("ignore")
+    with contextlib.ExitStack() as stack:
+        oracle = stack.enter_context(_stack())
+        print(f"soak: {options.minutes:g} minutes from seed {first}", flush=True)
+        return _soak(oracle, options.minutes * 60, first, options.failures)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, help="the first batch; the others follow")
+    parser.add_argument("--failures", type=int, default=10, help="stop after so many")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def _stack():  # type: ignore[no-untyped-def]
+    with tempfile.TemporaryDirectory(prefix="runnel-soak-", ignore_cleanup_errors=True) as directory:
+        os.chmod(directory, 0o755)
+        server = EmbeddedServer(Path(directory) / "home")
+        server.start()
+        sessions = build_sessions("local[2]")
+        try:
+            with psycopg.connect(server.dsn, autocommit=True) as conn:
+                conn.execute("ALTER SYSTEM SET fsync = off")
+                conn.execute("SELECT pg_reload_conf()")
+            with (
+                running_engine(server.dsn, sessions.base),
+                contextlib.closing(runnel.connect(server.dsn)) as client,
+            ):
+                yield Oracle(server.dsn, client)
+        finally:
+            sessions.stop()
+            server.stop("immediate")
+
+
+def _soak(oracle: Oracle, seconds: float, first: int, most_failures: int) -> int:
+    started = reported = time.monotonic()
+    batches = Batches(oracle.replay, most_steps=5, deadline=started + seconds)
+    failures: list[tuple[int, str]] = []
+    number = first
+    while time.monotonic() < started + seconds and len(failures) < most_failures:
+        try:
+            batches.run(number)
+        except Mismatch as mismatch:
+            failures.append((number, str(mismatch)))
+            print(f"\nFAILURE {len(failures)} in batch {number}: {mismatch}", flush=True)
+        except Exception as error:  # noqa: BLE001  (a broken batch is a finding, not the end)
+            failures.append((number, repr(error)))
+            print(f"\nERROR in batch {number}: {error!r}", flush=True)
+        number += 1
+        if time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
+            print(f"{reported - started:6.0f} s: {oracle.figures}, {len(failures)} failures", flush=True)
+    spent = time.monotonic() - started
+    print(f"\n{oracle.figures}\nin {spent:.0f} s, batches {first} to {number - 1}: {len(failures)} failures")
+    for batch, text in failures:
+        print(f"  batch {batch}: {text.splitlines()[0]}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
