@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -34,9 +35,8 @@ def main() -> int:
     first = options.seed if options.seed is not None else random.randrange(1_000_000)
     # What hypothesis thinks of slow tests is not news here.
     warnings.simplefilter("ignore")
-    with contextlib.ExitStack() as stack:
-        oracle = stack.enter_context(_stack())
-        print(f"soak: {options.minutes:g} minutes from seed {first}", flush=True)
+    with _stack() as oracle:
+        _show(f"soak: {options.minutes:g} minutes from seed {first}")
         return _soak(oracle, options.minutes * 60, first, options.failures)
 
 
@@ -49,7 +49,7 @@ def _options() -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _stack():  # type: ignore[no-untyped-def]
+def _stack() -> Iterator[Oracle]:
     with tempfile.TemporaryDirectory(prefix="runnel-soak-", ignore_cleanup_errors=True) as directory:
         os.chmod(directory, 0o755)
         server = EmbeddedServer(Path(directory) / "home")
@@ -69,9 +69,13 @@ def _stack():  # type: ignore[no-untyped-def]
             server.stop("immediate")
 
 
+def _show(text: str) -> None:
+    print(text, flush=True)
+
+
 def _soak(oracle: Oracle, seconds: float, first: int, most_failures: int) -> int:
     started = reported = time.monotonic()
-    batches = Batches(oracle.replay, most_steps=5, deadline=started + seconds)
+    batches = Batches(oracle.replay, most_steps=5, deadline=started + seconds, notice=_show)
     failures: list[tuple[int, str]] = []
     number = first
     while time.monotonic() < started + seconds and len(failures) < most_failures:
@@ -79,14 +83,14 @@ def _soak(oracle: Oracle, seconds: float, first: int, most_failures: int) -> int
             batches.run(number)
         except Mismatch as mismatch:
             failures.append((number, str(mismatch)))
-            print(f"\nFAILURE {len(failures)} in batch {number}: {mismatch}", flush=True)
+            _show(f"\nFAILURE {len(failures)} in batch {number}, {mismatch}")
         except Exception as error:  # noqa: BLE001  (a broken batch is a finding, not the end)
             failures.append((number, repr(error)))
-            print(f"\nERROR in batch {number}: {error!r}", flush=True)
+            _show(f"\nERROR in batch {number}: {error!r}")
         number += 1
         if time.monotonic() - reported > REPORT_SECONDS:
             reported = time.monotonic()
-            print(f"{reported - started:6.0f} s: {oracle.figures}, {len(failures)} failures", flush=True)
+            _show(f"{reported - started:6.0f} s: {oracle.figures}, {len(failures)} failures")
     spent = time.monotonic() - started
     print(f"\n{oracle.figures}\nin {spent:.0f} s, batches {first} to {number - 1}: {len(failures)} failures")
     for batch, text in failures:

@@ -55,22 +55,23 @@ def render_csv(batch: pa.RecordBatch) -> bytes:
 
 
 class _ChunkReader(io.RawIOBase):
-    """A file over the chunks of a COPY."""
+    """A file over the chunks of a COPY. Chunks are single rows: they are gathered, or each would cost a call."""
 
     def __init__(self, first: Any, rest: Iterator[Any]) -> None:
-        self._buffer = memoryview(bytes(first))
+        self._buffer = bytearray(first)
         self._rest = rest
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, target: Any) -> int:
-        while not self._buffer:
+        wanted = len(target)
+        while len(self._buffer) < wanted:
             chunk = next(self._rest, None)
             if chunk is None:
-                return 0
-            self._buffer = memoryview(bytes(chunk))
-        size = min(len(target), len(self._buffer))
+                break
+            self._buffer += chunk
+        size = min(wanted, len(self._buffer))
         target[:size] = self._buffer[:size]
-        self._buffer = self._buffer[size:]
+        del self._buffer[:size]
         return size

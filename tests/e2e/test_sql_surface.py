@@ -167,7 +167,7 @@ def test_drop_takes_everything_along_and_asks_about_readers(db: psycopg.Connecti
     db.execute("INSERT INTO orders VALUES (1000, 'x', 1)")
 
 
-def test_drop_table_and_drop_schema_leave_nothing_either(db: psycopg.Connection, stream: Stream) -> None:
+def test_drop_table_leaves_nothing_either(db: psycopg.Connection, stream: Stream) -> None:
     script(db, ORDERS)
     before = leftovers(db)
     stream("t", "SELECT customer, count(DISTINCT amount) AS n FROM orders GROUP BY customer")

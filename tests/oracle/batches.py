@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.oracle.scenario import Mismatch, Scenario
+from tests.oracle.scenario import Scenario
 from tests.oracle.strategies import scenarios
 
 EXAMPLES = 10
@@ -24,11 +24,13 @@ class Batches:
     shrink_seconds: float = 90.0
     deadline: float = float("inf")
     """When to stop trying new scenarios, by time.monotonic()."""
+    notice: Callable[[str], None] = lambda _: None
+    """Told of every failure before it is shrunk."""
     passed: set[str] = field(default_factory=set)
-    failed: dict[str, Mismatch] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
 
     def run(self, number: int) -> None:
-        """One batch; the number decides what is in it. Raises the smallest Mismatch found."""
+        """One batch; the number decides what is in it. Raises the smallest failure found."""
 
         @seed(number)
         @settings(
@@ -57,8 +59,10 @@ class Batches:
             return
         try:
             self.replay(scenario)
-        except Mismatch as mismatch:
+        except Exception as mismatch:
             self.failed[text] = mismatch
+            if self._shrink_until == float("inf"):
+                self.notice(f"found {mismatch}")
             self._shrink_until = min(self._shrink_until, now + self.shrink_seconds)
             raise
         self.passed.add(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,7 @@ from tests.robustness.processes import Process, none_left
 def home() -> Iterator[Path]:
     """A directory for a stack, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="runnel-robust-", ignore_cleanup_errors=True) as directory:
-        os.chmod(directory, 0o755)
-        yield Path(directory) / "home"
+        yield Path(directory)
 
 
 @pytest.fixture

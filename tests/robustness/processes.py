@@ -102,7 +102,11 @@ class Process:
             time.sleep(0.05)
 
     def tail(self, count: int = 30) -> str:
-        return "\n".join(self.lines[-count:])
+        """The last lines of output, and how it ended if it did."""
+        code = self.popen.poll()
+        if code is not None:
+            self._reader.join(10)
+        return "\n".join([*self.lines[-count:], f"(exit code {code})" if code is not None else "(still running)"])
 
     def _read(self) -> None:
         assert self.popen.stdout is not None
@@ -119,9 +123,7 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def engine_process(
-    dsn: str, master: str = "local[2]", *, env: Mapping[str, str] | None = None
-) -> Process:
+def engine_process(dsn: str, master: str = "local[2]", *, env: Mapping[str, str] | None = None) -> Process:
     """The small engine program of these tests."""
     command = [sys.executable, "-m", "tests.robustness.engine_process", dsn, master]
     return Process(command, env={**QUICK_JVM, **(env or {})})

@@ -49,7 +49,14 @@ def cluster(processes: list[Process], tmp_path: Path) -> Iterator[Cluster]:
         directory = str(tmp_path / f"worker{number}")
         workers.append(
             _spark(
-                "worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", directory, address,
+                "worker.Worker",
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--work-dir",
+                directory,
+                address,
                 application=f"worker {number}",
             )  # fmt: skip
         )
@@ -155,4 +162,3 @@ def _check(client: runnel.Client, *names: str) -> None:
     for name in names:
         result = client.verify(name)
         assert result.ok, f"{name}: missing {result.missing[:5]}, unexpected {result.unexpected[:5]}"
-

@@ -18,8 +18,8 @@ from runnel.server.embedded import EmbeddedServer
 from tests.robustness.processes import Process, engine_process
 from tests.robustness.workload import STREAM_TABLES, TABLES, Writers
 
-ENGINE_KILLS = 25
-SERVER_KILLS = 5
+ENGINE_KILLS = int(os.environ.get("RUNNEL_ENGINE_KILLS", "25"))
+SERVER_KILLS = int(os.environ.get("RUNNEL_SERVER_KILLS", "5"))
 
 OPEN_REFRESH = """
 SELECT extract(epoch FROM clock_timestamp() - xact_start)::float8 FROM pg_stat_activity

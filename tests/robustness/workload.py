@@ -113,7 +113,9 @@ class Writer:
             )
             conn.execute("UPDATE products SET stock = stock - 1 WHERE id = %s", (product,))
         elif kind == 3:
-            conn.execute("UPDATE orders SET status = 'shipped' WHERE status = 'pending' AND product_id = %s", (product,))
+            conn.execute(
+                "UPDATE orders SET status = 'shipped' WHERE status = 'pending' AND product_id = %s", (product,)
+            )
         elif kind == 4:
             conn.execute(
                 "DELETE FROM orders WHERE id IN (SELECT id FROM orders WHERE customer_id = %s ORDER BY id LIMIT 3)",

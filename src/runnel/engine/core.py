@@ -19,6 +19,7 @@ import psycopg
 
 from runnel.catalog import store
 from runnel.catalog.migrate import migrate, package_version
+from runnel.engine.definitions import release_sources
 from runnel.engine.gate import WakeGate
 from runnel.engine.operations import Operations
 from runnel.engine.refreshes import Refresher, describe_failure
@@ -40,6 +41,7 @@ HOUSEKEEPING_SECONDS = 5.0
 IDLE_SECONDS = 30.0
 RECONNECT_SECONDS = 0.5
 HISTORY_KEPT = 1000
+RUNNABLE = ("ACTIVE", "INITIALIZING")
 
 
 class Engine:
@@ -159,7 +161,7 @@ class Engine:
         assert row is not None
         self._role = str(row[0])
         store.abandon_requests(self._control)
-        self._control.execute("SELECT pgtrickle._capture_collect()")
+        release_sources(self._control)
         self._registry.reload(self._control)
         self._clocks.clear()
         self._gate = WakeGate(self._control)
@@ -220,7 +222,8 @@ class Engine:
             if self._stopping.is_set():
                 return 0.0
             now = time.time()
-            active = [n for n in unit if self._registry.rows[n].status in ("ACTIVE", "INITIALIZING")]
+            # Requests served between two units may have dropped or added stream tables.
+            active = [n for n in unit if n in self._clocks and self._registry.rows[n].status in RUNNABLE]
             due = [due_at(n, self._clocks, self._registry.graph) for n in active]
             if not any(d is not None and d <= now for d in due):
                 continue
@@ -235,15 +238,15 @@ class Engine:
                     clock.last_start = now
             changed = {o.table.id for o in outcomes if o.changed}
             for node, reads in self._registry.graph.items():
-                if reads & changed and node not in active:
+                if reads & changed and node not in active and node in self._clocks:
                     self._clocks[node].dirty = True
-            self._update_clocks()
             self._serve_requests()
+            self._update_clocks()
         self._keep_house()
         upcoming = [
             due_at(n, self._clocks, self._registry.graph)
             for n, row in self._registry.rows.items()
-            if row.status in ("ACTIVE", "INITIALIZING")
+            if row.status in RUNNABLE
         ]
         return max(0.0, min((d for d in upcoming if d is not None), default=time.time() + IDLE_SECONDS) - time.time())
 
@@ -268,6 +271,7 @@ class Engine:
             return
         self._housekept = time.time()
         self._control.execute("SELECT pgtrickle._capture_cleanup()")
+        release_sources(self._control)
         for pgt_id in {u for reads in self._registry.graph.values() for u in reads}:
             if pgt_id in self._registry.rows:
                 self._control.execute(
@@ -298,13 +302,18 @@ class Engine:
     def _hear(self) -> None:
         """Take in notifications: whose source changed, and whether definitions did."""
         sources = {oid for reads in self._registry.sources.values() for oid in reads} & self._registry.tracked
-        changed = set(self._gate.look(sources))
+        changed: set[int] = set()
+        try:
+            changed.update(self._gate.look(sources))
+        except psycopg.errors.UndefinedTable:
+            # A source was dropped a moment ago, its buffer with it; the next look starts from the same snapshot.
+            self._registry.reload(self._control)
         for note in self._listen.notifies(timeout=0):
             if note.channel == "pgtrickle_wake":
                 changed.add(int(note.payload or 0))
                 self._gate.open()
             elif note.channel == "pgtrickle_ddl":
-                self._control.execute("SELECT pgtrickle._capture_collect()")
+                release_sources(self._control)
                 self._registry.reload(self._control)
         for source in changed:
             for reader in self._registry.readers(source):

@@ -107,6 +107,7 @@ def define(conn: psycopg.Connection, name: Name, query: str, schedule: str, mode
     settings = {k: v for k, v in caller.settings.items() if k in SESSION_SETTINGS}
     with _prefixed(name):
         compiled = compile_query(conn, query, settings=settings, role=caller.role)
+    _check_rights(conn, compiled, caller)
     if parsed == "DIFFERENTIAL" and compiled.plan is None:
         raise UserError(
             f"stream table {name}: {compiled.reason} cannot be maintained incrementally",
@@ -114,6 +115,19 @@ def define(conn: psycopg.Connection, name: Name, query: str, schedule: str, mode
             sqlstate="0A000",
         )
     return Definition(name, query, schedule.strip(), parsed, caller.role, settings, compiled)
+
+
+def _check_rights(conn: psycopg.Connection, compiled: Compiled, caller: Caller) -> None:
+    """PostgreSQL checks rights when a query runs; here that is too late, capture would be installed by then."""
+    for relation in compiled.relations:
+        columns = list(compiled.column_uses.get(relation.oid, ()))
+        row = conn.execute(
+            "SELECT has_table_privilege(%(role)s, %(oid)s::oid, 'SELECT') OR coalesce((SELECT bool_and("
+            "has_column_privilege(%(role)s, %(oid)s::oid, c, 'SELECT')) FROM unnest(%(columns)s::text[]) c), false)",
+            {"role": caller.role, "oid": relation.oid, "columns": columns},
+        ).fetchone()
+        if not (row and row[0]):
+            raise UserError(f"permission denied for table {relation.name}", sqlstate="42501")
 
 
 @contextmanager
@@ -299,6 +313,14 @@ def release_sources(conn: psycopg.Connection) -> None:
     ).fetchall()
     for (name,) in logs:
         conn.execute(psql.SQL("DROP TABLE pgtrickle_changes.{}").format(psql.Identifier(name)))
+    # A stream table dropped by plain DROP TABLE leaves its state to be swept here.
+    orphans = conn.execute(
+        "SELECT DISTINCT split_part(relname, '_', 2)::int8 FROM pg_class WHERE relkind = 'r' "
+        "AND relnamespace = 'pgtrickle_state'::regnamespace AND relname ~ '^[gbs]_[0-9]+_' AND NOT EXISTS ("
+        "SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id::text = split_part(relname, '_', 2))"
+    ).fetchall()
+    for (pgt_id,) in orphans:
+        drop_state(conn, pgt_id)
 
 
 def look_away(conn: psycopg.Connection) -> None:

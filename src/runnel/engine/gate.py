@@ -54,7 +54,12 @@ class WakeGate:
         if self._seen is None or time.time() < self._next_look:
             return []
         settled = self._closing is not None and store.settled(self.conn, self._closing)
-        changed = self._look(sources)
+        try:
+            changed = self._look(sources)
+        except psycopg.errors.UndefinedTable:
+            # A source was dropped this moment; its notification is on the way. Assume that all have changed.
+            self._seen = self._snapshot()
+            changed = list(sources)
         if changed:
             self.open()
         elif settled:

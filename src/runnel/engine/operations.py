@@ -331,7 +331,7 @@ def _stored(definition: defs.Definition) -> StoredDefinition:
         effective_mode=definition.effective_mode,
         mode_reason=definition.reason,
         settings=dict(definition.settings),
-        uses_clock=plan is not None and plan.uses_clock,
+        uses_clock=definition.compiled.polled or (plan is not None and plan.uses_clock),
     )
 
 

@@ -68,11 +68,11 @@ class Registry:
 
     def _compile(self, conn: psycopg.Connection, row: StreamTable, logged: bool) -> Maintained:
         owner = role_name(conn, row.owner)
-        plan, reason = None, row.mode_reason
+        plan, reason, polled = None, row.mode_reason, False
         try:
             compiled = compile_query(conn, row.defining_query, settings=row.settings, role=owner)
             plan, reason = compiled.plan, compiled.reason or row.mode_reason
-            columns = compiled.description.columns
+            columns, polled = compiled.description.columns, compiled.polled
         except RunnelError:
             # The query no longer compiles: its sources drifted. Refreshes will say so; everything else still works.
             if row.status != "ERROR":
@@ -92,6 +92,7 @@ class Registry:
             reason=reason,
             sources=self.sources[row.pgt_id],
             upstream=self.graph[row.pgt_id],
+            polled=polled,
             logged=logged,
         )
 

@@ -138,9 +138,11 @@ class LeafAccess:
         """Estimated rows, and the physical relations with their pages."""
         if oid not in self._sizes:
             found = self.conn.execute(
+                "WITH RECURSIVE below(oid) AS (SELECT %s::oid UNION "
+                "SELECT i.inhrelid FROM pg_inherits i JOIN below b ON i.inhparent = b.oid) "
                 "SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), "
                 "pg_relation_size(c.oid) / current_setting('block_size')::int8, c.reltuples::float8, c.relkind "
-                "FROM unnest(pgtrickle._descendants(%s)) AS d(oid) JOIN pg_class c ON c.oid = d.oid "
+                "FROM below JOIN pg_class c ON c.oid = below.oid "
                 "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r'",
                 (oid,),
             ).fetchall()

@@ -35,6 +35,8 @@ class Maintained:
     """Captured tables by oid, with the columns used."""
     upstream: frozenset[int] = frozenset()
     """Stream tables it reads."""
+    polled: bool = False
+    """Without a plan, and its result may change although no captured table does."""
     logged: bool = False
     """Whether another stream table reads this one's change log."""
 

@@ -113,7 +113,7 @@ class RefreshTransaction:
             return "REINITIALIZE", position.reinit
         if table.plan is None:
             # Nothing new means nothing to recompute; the outcome then says DIFFERENTIAL with no change.
-            return ("FULL", table.reason) if pending.any or full else ("DIFFERENTIAL", None)
+            return ("FULL", table.reason) if pending.any or full or table.polled else ("DIFFERENTIAL", None)
         if full:
             return "FULL", full
         if pending.markers:

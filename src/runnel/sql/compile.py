@@ -19,6 +19,7 @@ from sqlglot.errors import SqlglotError
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.model.types import Column
+from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Branch, GroupHead, Inner, LeafNode, Outer, Plan, Relation, RowsHead, Stage, StageRef, Tree
 from runnel.sql import heads, refuse
 from runnel.sql.describe import (
@@ -43,6 +44,8 @@ _SYNONYMS = (
     ("now()", "CURRENT_TIMESTAMP"), ("variance(", "var_samp("), ("stddev_samp(", "stddev("), ("bool_and(", "every("),
 )  # fmt: skip
 
+SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -55,6 +58,8 @@ class Compiled:
     reason: str | None
     """Why there is no plan: the construct, in words."""
     column_uses: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    polled: bool = False
+    """No plan, and the result may change although no captured table does: recomputed every period."""
 
 
 def compile_query(
@@ -63,34 +68,52 @@ def compile_query(
     """Check a query and plan it. Raises UserError when the query itself is bad."""
     with scratch(conn, settings, role):
         description = describe(conn, query)
-        if description.volatile:
-            raise UserError(
-                f"the query calls {description.volatile[0]}(), which is volatile: two evaluations may differ, "
-                "so no maintained result could ever equal the query",
-                hint="Store the value in a table, or compute it when querying the stream table.",
-                sqlstate="0A000",
-            )
+        _refuse_volatile(description)
         compiler = _Compiler(conn)
         reason: str | None = None
         plan: Plan | None = None
         tree = _parse(description.canonical)
         if tree is None:
             reason = "syntax that Runnel's SQL parser does not know"
-            return Compiled(description, compiler.tables_by_rewrite(description.canonical), (), None, reason)
+            relations = compiler.tables_by_rewrite(description.canonical)
+            return Compiled(description, relations, (), None, reason, _column_uses(None, relations), polled=True)
         _refuse_unordered_limit(tree)
         try:
-            tree = compiler.inline_views(tree)
-            if description.unstable:
-                raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments")
             if not compiler.round_trips(description.canonical, tree):
                 raise NotDifferentiable("an expression that Runnel's SQL parser cannot print back faithfully")
+            tree = compiler.inline_views(tree)
+            whole = describe(conn, tree.sql(dialect="postgres")) if compiler.views else description
+            _refuse_volatile(whole)
+            _check_functions(whole)
             plan = compiler.plan(tree, description.columns, settings)
         except NotDifferentiable as refusal:
             reason = str(refusal)
             compiler.touch_all(tree)
         relations = tuple(compiler.tables.values())
         uses = _column_uses(plan, relations)
-        return Compiled(description, relations, tuple(compiler.views.values()), plan, reason, uses)
+        polled = plan is None and (compiler.uncaptured or bool(description.unstable) or mentions_clock(tree))
+        return Compiled(description, relations, tuple(compiler.views.values()), plan, reason, uses, polled)
+
+
+def _refuse_volatile(description: Description) -> None:
+    if description.volatile:
+        raise UserError(
+            f"the query calls {description.volatile[0]}(), which is volatile: two evaluations may differ, "
+            "so no maintained result could ever equal the query",
+            hint="Store the value in a table, or compute it when querying the stream table.",
+            sqlstate="0A000",
+        )
+
+
+def _check_functions(description: Description) -> None:
+    """What PostgreSQL knows of the functions called, whatever sqlglot made of them."""
+    if description.unstable:
+        raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments")
+    if description.set_returning:
+        raise NotDifferentiable(f"the set-returning function {description.set_returning[0]}()")
+    unknown = sorted(description.aggregates - heads.SUPPORTED)
+    if unknown:
+        raise NotDifferentiable(f"the aggregate {unknown[0]}()")
 
 
 def _parse(text: str) -> exp.Query | None:
@@ -131,6 +154,8 @@ class _Compiler:
     facts: dict[Name, RelationFacts] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
     known: dict[str, StageRef] = field(default_factory=dict)
+    uncaptured: bool = False
+    """Whether some source is neither a table nor a view over tables."""
 
     # -- sources -------------------------------------------------------------------------------------------
 
@@ -148,7 +173,7 @@ class _Compiler:
             raise NotDifferentiable(f"the foreign table {name}")
         if facts.row_security:
             raise NotDifferentiable(f"row-level security on {name}")
-        if name.schema in ("pg_catalog", "information_schema"):
+        if name.schema in SYSTEM_SCHEMAS:
             raise NotDifferentiable(f"the system catalog {name}")
         return facts.relation
 
@@ -160,15 +185,17 @@ class _Compiler:
                 hint="Use a permanent table.",
                 sqlstate="0A000",
             )
-        if facts.kind in ("r", "p"):
+        if facts.kind in ("r", "p") and name.schema not in SYSTEM_SCHEMAS:
             self.tables[name] = facts.relation
+        elif facts.kind != "v":
+            self.uncaptured = True
 
     def touch_all(self, tree: exp.Query) -> None:
         """Record every table of a query that has no plan: FULL refreshes still follow their changes."""
         ctes = {c.alias for c in tree.find_all(exp.CTE)}
         for table in tree.find_all(exp.Table):
             if isinstance(table.this, exp.Identifier) and (table.db or table.name not in ctes):
-                self._record(self.look_up(Name(table.db or "public", table.name)))
+                self._record(self.look_up(Name(table.db or "pg_catalog", table.name)))
 
     def tables_by_rewrite(self, query: str) -> tuple[Relation, ...]:
         """The tables of a query that sqlglot cannot parse, from PostgreSQL's dependency records."""
@@ -182,7 +209,7 @@ class _Compiler:
         for table in list(tree.find_all(exp.Table)):
             if not isinstance(table.this, exp.Identifier) or (not table.db and table.name in ctes):
                 continue
-            facts = self.look_up(Name(table.db or "public", table.name))
+            facts = self.look_up(Name(table.db or "pg_catalog", table.name))
             if facts.definition is None:
                 continue
             body = _parse(facts.definition)
@@ -198,8 +225,6 @@ class _Compiler:
 
     def round_trips(self, canonical: str, tree: exp.Query) -> bool:
         """Whether sqlglot's print of the tree means the same to PostgreSQL as the original."""
-        if self.views:
-            return True
         printed = tree.sql(dialect="postgres")
         try:
             with self.conn.transaction():

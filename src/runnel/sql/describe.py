@@ -41,6 +41,7 @@ class Description:
     volatile: tuple[str, ...]
     unstable: tuple[str, ...]
     """Stable functions whose answer depends on more than their arguments and the clock."""
+    set_returning: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -79,6 +80,7 @@ def describe(conn: psycopg.Connection, query: str) -> Description:
         canonical=canonical,
         aggregates=frozenset(f.name for f in functions if f.kind == "a"),
         volatile=tuple(sorted({f.name for f in functions if f.volatility == "v"})),
+        set_returning=tuple(sorted({f.name for f in functions if f.returns_set})),
         unstable=tuple(sorted({f.name for f in functions if f.volatility == "s" and _depends_on_more(f)})),
     )
 
@@ -178,12 +180,13 @@ class _Function:
     volatility: str
     builtin: bool
     arguments: int
+    returns_set: bool
 
 
 def _functions(conn: psycopg.Connection, action: str) -> list[_Function]:
     oids = {int(o) for o in re.findall(r":(?:funcid|opfuncid|aggfnoid|winfnoid|hashfuncid) (\d+)", action)}
     rows = conn.execute(
-        "SELECT proname, prokind, provolatile, pronamespace = 'pg_catalog'::regnamespace, pronargs "
+        "SELECT proname, prokind, provolatile, pronamespace = 'pg_catalog'::regnamespace, pronargs, proretset "
         "FROM pg_catalog.pg_proc WHERE oid = ANY(%s)",
         (sorted(oids),),
     ).fetchall()

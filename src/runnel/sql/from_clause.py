@@ -125,7 +125,7 @@ class FromBuilder:
             outer = {k: v for k, v in ctes.items() if k != table.name}
             tree, scope = self._subquery(ctes[table.name], scope_name, outer, nullable)
         else:
-            relation = self.relation(Name(table.db or "public", table.name))
+            relation = self.relation(Name(table.db or "pg_catalog", table.name))
             tree, scope = self._leaf(relation, alias or exp.TableAlias(this=exp.to_identifier(table.name)))
         return self._joins(tree, scope, table.args.get("joins") or [], ctes, nullable), scope
 

@@ -16,6 +16,7 @@ VARIANCES = frozenset({"variance", "var_samp", "var_pop", "stddev", "stddev_samp
 BOOLEANS = frozenset({"bool_and", "bool_or", "every"})
 BAG = frozenset({"min", "max", "sum", "avg", "count", "bit_and", "bit_or", "bit_xor"}) | VARIANCES
 """Aggregates that can be computed from the multiset of their values."""
+SUPPORTED = BAG | BOOLEANS
 
 # Sums of numerics with more fractional digits than this are recomputed from their values: a running sum would
 # remember the scale of values that are gone, and avg() rounds by that scale.
@@ -165,8 +166,7 @@ def parse_call(node: exp.Expr, scope: Scope) -> Call:
         if len(arg.expressions) != 1:
             raise NotDifferentiable(f"the aggregate {text}")
         arg = arg.expressions[0]
-    known = BAG | BOOLEANS
-    if function not in known or isinstance(arg, exp.Order) or len([a for a in arguments if a is not None]) > 1:
+    if function not in SUPPORTED or isinstance(arg, exp.Order) or len([a for a in arguments if a is not None]) > 1:
         raise NotDifferentiable(f"the aggregate {text}")
     value: exp.Expr | None = None if arg is None or isinstance(arg, exp.Star) else scope.resolve(arg)
     if condition is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from runnel.errors import UserError
 from runnel.model.names import quote
 from runnel.model.types import BOOL, Column, Form
 from runnel.plan import expr as ex
@@ -58,7 +59,10 @@ class Lowering:
         if text not in self._type_cache:
             used = ex.leaves_of(expanded) or {self.leaves[0].id}
             source = ", ".join(leaf_source(self.leaves[i]) for i in sorted(used))
-            self._type_cache[text] = self.types([text], source)[0]
+            try:
+                self._type_cache[text] = self.types([text], source)[0]
+            except UserError:
+                raise NotDifferentiable(f"the expression {text}, whose value has no type of its own") from None
         return self._type_cache[text]
 
     def bounds(self, expression: exp.Expr) -> Bounds | None:

@@ -1,0 +1,98 @@
+"""The stack under measurement: an embedded server in a temporary home and `runnel up` as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from rich.console import Console
+
+from runnel.client import Client
+from runnel.server.embedded import EmbeddedServer
+
+
+@dataclass
+class Bench:
+    """What the questions share."""
+
+    server: EmbeddedServer
+    conn: psycopg.Connection[Any]
+    client: Client
+    console: Console
+    quick: bool
+    engine: subprocess.Popen[str] | None = None
+    shops: dict[int, str] = field(default_factory=dict)
+    """Schemas that hold a shop, by its number of orders."""
+
+    @property
+    def dsn(self) -> str:
+        return self.server.dsn
+
+    def say(self, text: str) -> None:
+        self.console.print(f"[dim]{text}[/dim]")
+
+    def start_engine(self) -> None:
+        """Returns when it is ready."""
+        if self.engine is not None:
+            return
+        command = [str(Path(sys.executable).with_name("runnel")), "up", "--dsn", self.dsn]
+        self.engine = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        assert self.engine.stdout is not None
+        said = []
+        for line in self.engine.stdout:
+            said.append(line)
+            if line.startswith("Ready"):
+                break
+        else:
+            raise RuntimeError("the engine did not start:\n" + "".join(said))
+        # Nobody reads on: a full pipe would block the engine.
+        _drain(self.engine)
+
+    def stop_engine(self) -> None:
+        if self.engine is None:
+            return
+        self.engine.terminate()
+        try:
+            self.engine.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.engine.pid, signal.SIGKILL)
+        self.engine = None
+
+
+def _drain(process: subprocess.Popen[str]) -> None:
+    import threading
+
+    def read() -> None:
+        assert process.stdout is not None
+        for _ in process.stdout:
+            pass
+
+    threading.Thread(target=read, daemon=True).start()
+
+
+@contextlib.contextmanager
+def bench_stack(console: Console, *, quick: bool) -> Iterator[Bench]:
+    """Everything up, and everything gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="runnel-bench-", ignore_cleanup_errors=True) as directory:
+        server = EmbeddedServer(Path(directory))
+        server.start()
+        try:
+            with psycopg.connect(server.dsn, autocommit=True) as conn, Client(server.dsn) as client:
+                bench = Bench(server, conn, client, console, quick)
+                try:
+                    yield bench
+                finally:
+                    bench.stop_engine()
+        finally:
+            server.stop("fast")

@@ -1,0 +1,182 @@
+"""Bad input is refused at creation, in PostgreSQL's own words where it has them, and nothing is left behind."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+import runnel
+from tests.e2e.helpers import Stream, leftovers, rows, script, value
+
+TABLES = """
+CREATE TABLE t (id int PRIMARY KEY, k text, v numeric(10,2), at timestamptz DEFAULT now());
+INSERT INTO t SELECT i, 'k' || i % 3, i FROM generate_series(1, 9) i;
+CREATE FUNCTION noise(int) RETURNS float8 LANGUAGE sql VOLATILE AS 'SELECT random()';
+CREATE TABLE taken (x int);
+CREATE TEMP TABLE scratch (x int);
+"""
+
+BAD: dict[str, tuple[dict[str, Any], str, str]] = {
+    "syntax": ({"query": "SELEC id FROM t"}, "42601", 'syntax error at or near "SELEC"'),
+    "two statements": ({"query": "SELECT id FROM t; DROP TABLE t"}, "42601", "multiple commands"),
+    "not a query": ({"query": "DELETE FROM t"}, "42601", "syntax error"),
+    "empty": ({"query": "  "}, "42601", "syntax error"),
+    "unknown column": ({"query": "SELECT nope FROM t"}, "42703", 'column "nope" does not exist'),
+    "unknown table": ({"query": "SELECT 1 AS x FROM nope"}, "42P01", 'relation "nope" does not exist'),
+    "unknown function": ({"query": "SELECT nope(id) AS x FROM t"}, "42883", "function nope(integer) does not exist"),
+    "type error": ({"query": "SELECT id + k AS x FROM t"}, "42883", "operator does not exist: integer + text"),
+    "bad literal": ({"query": "SELECT id FROM t WHERE v = 'abc'"}, "22P02", "invalid input syntax for type numeric"),
+    "ungrouped": ({"query": "SELECT k, v, count(*) FROM t GROUP BY k"}, "42803", "must appear in the GROUP BY clause"),
+    "same column twice": ({"query": "SELECT k, k FROM t"}, "42701", 'column "k" specified more than once'),
+    "parameter": ({"query": "SELECT id FROM t WHERE id = $1"}, "42P02", "there is no parameter $1"),
+    "volatile": ({"query": "SELECT id, random() AS r FROM t"}, "0A000", "random"),
+    "own volatile": ({"query": "SELECT noise(id) AS r FROM t"}, "0A000", "noise"),
+    "clock_timestamp": ({"query": "SELECT id FROM t WHERE at < clock_timestamp()"}, "0A000", "clock_timestamp"),
+    "unordered limit": ({"query": "SELECT id FROM t LIMIT 3"}, "0A000", "LIMIT without ORDER BY"),
+    "inner unordered limit": ({"query": "SELECT count(*) AS n FROM (SELECT id FROM t LIMIT 3) x"}, "0A000", "LIMIT without ORDER BY"),
+    "division by zero": ({"query": "SELECT id, 1 / (id - 1) AS x FROM t"}, "22012", "division by zero"),
+    "existing table": ({"name": "taken"}, "42P07", "already exists"),
+    "bad schema": ({"name": "no_such_schema.x"}, "3F000", 'schema "no_such_schema" does not exist'),
+    "bad name": ({"name": "a.b.c"}, "42602", "invalid name"),
+    "schedule": ({"schedule": "every now and then"}, "22023", "invalid schedule"),
+    "zero schedule": ({"schedule": "0s"}, "22023", "invalid schedule"),
+    "cron": ({"schedule": "99 * * * *"}, "22023", "invalid schedule"),
+    "mode": ({"refresh_mode": "SOMETIMES"}, "22023", "invalid refresh_mode"),
+    "immediate": ({"refresh_mode": "IMMEDIATE"}, "0A000", "IMMEDIATE is not supported"),
+    "cdc_mode": ({"cdc_mode": "wal"}, "0A000", "cdc_mode"),
+    "temporary table": ({"query": "SELECT x FROM pg_temp.scratch"}, "", "scratch"),
+}
+
+
+def test_bad_input_is_refused_and_leaves_nothing(db: psycopg.Connection, client: runnel.Client) -> None:
+    script(db, TABLES)
+    before = leftovers(db)
+    good = {"name": "result", "query": "SELECT id, v FROM t", "schedule": "1h", "refresh_mode": "AUTO"}
+    for case, (change, state, message) in BAD.items():
+        with pytest.raises(runnel.RunnelError) as refused:
+            client.create_stream_table(**{**good, **change})
+        assert message in refused.value.message, case
+        assert state in ("", refused.value.sqlstate), f"{case}: {refused.value.sqlstate}"
+    assert leftovers(db) == before
+    for n in range(3):
+        db.execute("UPDATE t SET v = v + 1 WHERE id = 1")
+        assert value(db, "SELECT v FROM t WHERE id = 1") == 2 + n, "writes go on as ever"
+
+
+UNSUPPORTED = {
+    "SELECT id, row_number() OVER (ORDER BY id) AS r FROM t": "window function",
+    "SELECT id FROM t ORDER BY id LIMIT 3": "LIMIT",
+    "SELECT id FROM t WHERE id IN (SELECT max(id) FROM t)": "IN (subquery)",
+    "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.id = t.id)": "EXISTS",
+    "SELECT id, (SELECT max(id) FROM u) AS m FROM t": "subquery used as a value",
+    "SELECT DISTINCT ON (k) k, id FROM t ORDER BY k, id": "DISTINCT ON",
+    "SELECT k, sum(v) AS s FROM t GROUP BY ROLLUP (k)": "ROLLUP",
+    "SELECT id FROM t EXCEPT SELECT id FROM u": "EXCEPT",
+    "SELECT id FROM t INTERSECT SELECT id FROM u": "INTERSECT",
+    "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT n FROM r": "RECURSIVE",
+    "SELECT k, string_agg(id::text, ',' ORDER BY id) AS s FROM t GROUP BY k": "string_agg",
+    "SELECT k, percentile_cont(0.5) WITHIN GROUP (ORDER BY v) AS m FROM t GROUP BY k": "WITHIN GROUP",
+    "SELECT t.id, x.n FROM t, LATERAL (SELECT count(*) AS n FROM u WHERE u.id < t.id) x": "LATERAL",
+    "SELECT id, g FROM t, generate_series(1, 2) g": "in FROM",
+    "SELECT id FROM mv": "materialized view",
+    "SELECT id, now() AS seen FROM t": "",
+}
+
+
+def test_constructs_without_a_rule_are_named_by_differential_and_run_full_by_auto(
+    db: psycopg.Connection, client: runnel.Client
+) -> None:
+    script(
+        db,
+        "CREATE TABLE t (id int, k text, v numeric(10,2)); INSERT INTO t SELECT i, 'k' || i % 2, i FROM generate_series(1, 6) i;"
+        "CREATE TABLE u (id int); INSERT INTO u VALUES (2), (3); CREATE MATERIALIZED VIEW mv AS SELECT id FROM t",
+    )
+    for number, (query, construct) in enumerate(UNSUPPORTED.items()):
+        with pytest.raises(runnel.RunnelError, match="cannot be maintained incrementally") as refused:
+            client.create_stream_table(f"d{number}", query, schedule="1h", refresh_mode="DIFFERENTIAL")
+        assert construct.lower() in refused.value.message.lower(), query
+        client.create_stream_table(f"a{number}", query, schedule="1h", refresh_mode="AUTO")
+        assert f"Why FULL: " in client.explain(f"a{number}")
+        assert construct.lower() in client.explain(f"a{number}").lower(), query
+    assert rows(db, "SELECT count(*) FROM pgtrickle.pgt_stream_tables WHERE pgt_name LIKE 'd%'") == [(0,)]
+    script(db, "INSERT INTO t VALUES (7, 'k1', 70); DELETE FROM u WHERE id = 2; UPDATE t SET v = 99 WHERE id = 1")
+    for number, query in enumerate(UNSUPPORTED):
+        if "now()" not in query:
+            result = client.verify(f"a{number}")
+            assert result.ok, (query, result)
+            assert client.history(f"a{number}")[0].action in ("FULL", "DIFFERENTIAL")
+
+
+def test_circles_through_alter_are_refused(db: psycopg.Connection, stream: Stream, client: runnel.Client) -> None:
+    script(db, "CREATE TABLE t (v int); INSERT INTO t VALUES (1)")
+    stream("a", "SELECT v FROM t")
+    stream("b", "SELECT v FROM a")
+    stream("c", "SELECT v FROM b")
+    for query in ("SELECT v FROM c", "SELECT v FROM a", "SELECT x.v FROM t x JOIN b ON b.v = x.v"):
+        with pytest.raises(runnel.RunnelError, match="depend on itself") as refused:
+            client.alter_stream_table("a", query=query)
+        assert refused.value.sqlstate == "42P17"
+    db.execute("INSERT INTO t VALUES (2)")
+    client.refresh("c")
+    assert rows(db, "SELECT v FROM c ORDER BY v") == [(1,), (2,)], "the refused alter broke nothing"
+
+
+def test_a_caller_with_uncommitted_work_gets_a_hint_not_a_deadlock(db: psycopg.Connection, dsn: str) -> None:
+    script(db, "CREATE TABLE t (v int); INSERT INTO t VALUES (1)")
+    began = time.monotonic()
+    with psycopg.connect(dsn) as conn:
+        conn.execute("INSERT INTO t VALUES (2)")
+        with pytest.raises(psycopg.Error) as refused:
+            conn.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT v FROM t', '1h')")
+        assert "ncommit" in f"{refused.value.diag.message_primary} {refused.value.diag.message_hint}"
+        assert "ommit first" in str(refused.value.diag.message_hint)
+        conn.rollback()
+        conn.execute("CREATE TABLE mine (v int)")
+        with pytest.raises(psycopg.errors.UndefinedTable) as refused:
+            conn.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT v FROM mine', '1h')")
+        assert "ommit first" in str(refused.value.diag.message_hint)
+    assert time.monotonic() - began < 10
+    db.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT v FROM t', '1h')")
+    with psycopg.connect(dsn) as conn:
+        conn.execute("INSERT INTO t VALUES (3)")
+        conn.execute("SELECT pgtrickle.refresh_stream_table('s')")
+        assert conn.execute("SELECT v FROM s").fetchall() == [(1,)], "the engine sees committed work only"
+
+
+def test_somebody_elses_open_transaction_delays_creation_but_not_for_ever(
+    db: psycopg.Connection, dsn: str, client: runnel.Client
+) -> None:
+    script(db, "CREATE TABLE t (v int); CREATE TABLE u (v int)")
+    before = leftovers(db)
+    with psycopg.connect(dsn) as writer:
+        writer.execute("INSERT INTO t VALUES (1)")
+        began = time.monotonic()
+        with pytest.raises(runnel.RunnelError, match="could not be installed") as refused:
+            client.create_stream_table("s", "SELECT t.v FROM u JOIN t ON t.v = u.v", schedule="1h")
+        assert 5 < time.monotonic() - began < 20
+        assert "try again" in str(refused.value.hint)
+    assert leftovers(db) == before
+    client.create_stream_table("s", "SELECT t.v FROM u JOIN t ON t.v = u.v", schedule="1h")
+
+
+def test_without_an_engine_calls_fail_at_once_and_reads_still_work(own_database: str) -> None:
+    with psycopg.connect(own_database, autocommit=True) as conn:
+        for call in (
+            "create_stream_table('x', 'SELECT 1 AS one')",
+            "refresh_stream_table('x')",
+            "drop_stream_table('x')",
+            "validate_query('SELECT 1')",
+        ):
+            began = time.monotonic()
+            with pytest.raises(psycopg.Error, match="no Runnel engine is running") as refused:
+                conn.execute(f"SELECT pgtrickle.{call}".encode())
+            assert time.monotonic() - began < 5
+            assert "runnel up" in str(refused.value.diag.message_hint)
+        assert rows(conn, "SELECT * FROM pgtrickle.pgt_status()") == []
+        assert rows(conn, "SELECT * FROM pgtrickle.dependency_tree()") == []
+        assert rows(conn, "SELECT * FROM pgtrickle.change_buffer_sizes()") == []
+        health = dict(rows(conn, "SELECT check_name, severity FROM pgtrickle.health_check()"))
+        assert health["scheduler_running"] == "ERROR"
