@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 import runnel
-from tests.e2e.helpers import Check, Stream, last_refresh, rows, script, value
+from tests.e2e.helpers import Check, Stream, eventually, last_refresh, rows, script, value
 
 SALES = """
 CREATE TABLE sales (id int PRIMARY KEY, shop text, item text, qty int, price numeric(10,2), weight float8, paid bool);
@@ -220,3 +220,15 @@ def test_full_writes_only_the_rows_that_differ(
     for name in ("ranked", "plain"):
         refresh = next(h for h in client.history(name) if h.rows_inserted)
         assert (refresh.action, refresh.rows_inserted, refresh.rows_deleted) == ("FULL", 1, 1)
+
+
+def test_full_tables_follow_the_clock_too(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
+    script(
+        db,
+        "CREATE TABLE seen (id int, at timestamptz);"
+        "INSERT INTO seen SELECT i, now() - interval '1 hour' + i * interval '1 s' FROM generate_series(1, 2) i",
+    )
+    query = "SELECT id, row_number() OVER (ORDER BY id) AS r FROM seen WHERE at > now() - interval '1 hour'"
+    stream("ranked", query, mode="AUTO", schedule="1s")
+    eventually(lambda: value(db, "SELECT count(*) FROM ranked") == 0, 10, what="rows did not leave")
+    assert client.verify("ranked").ok

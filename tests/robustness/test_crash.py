@@ -86,6 +86,7 @@ def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Pro
         writers.stop()
     print(f"{dict(stack.hits)}, {writers.committed} transactions")
     with psycopg.connect(durable.dsn, autocommit=True) as conn:
+        _catches_up(conn)
         _check(conn, writers, durable.dsn)
     assert stack.engine.stop() == 0, stack.engine.tail()
     assert not stack.engine.leftovers(), "left behind by an engine that ended well"
@@ -119,6 +120,15 @@ def _break_things(stack: Stack) -> None:
             stack.hits["engine before it was ready"] += 1
             stack.kill_engine()
             stack.start_engine()
+
+
+def _catches_up(conn: psycopg.Connection[Any], seconds: float = 30.0) -> None:
+    """The last engine finds everything that was written by itself, also what nobody has told it."""
+    end = time.monotonic() + seconds
+    query = "SELECT (SELECT count(*) FROM journal WHERE fate <> 'ignored'), (SELECT count(*) FROM entries)"
+    while (counts := conn.execute(query).fetchone()) and counts[0] != counts[1]:
+        assert time.monotonic() < end, f"journal and entries after {seconds:.0f} s: {counts}"
+        time.sleep(0.1)
 
 
 def _check(conn: psycopg.Connection[Any], writers: Writers, dsn: str) -> None:

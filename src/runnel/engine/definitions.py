@@ -252,8 +252,8 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
 def index_result(conn: psycopg.Connection, definition: Definition) -> None:
     """The index by which rows to remove are found."""
     columns = definition.compiled.description.columns
-    index = quote(f"pgt_rows_{definition.name.name}"[:60])
-    conn.execute(f"CREATE INDEX {index} ON {definition.name.sql()} ({table_hash(columns)})".encode())
+    # PostgreSQL finds a free name: ours could meet another one, cut off at 63 bytes.
+    conn.execute(f"CREATE INDEX ON {definition.name.sql()} ({table_hash(columns)})".encode())
 
 
 def reshape_result(conn: psycopg.Connection, table: Maintained, definition: Definition) -> int:

@@ -106,13 +106,15 @@ def rewrite(expression: exp.Expr, change: Callable[[exp.Expr], exp.Expr | None])
         replaced = change(node)
         if replaced is not None:
             return replaced.copy()
-        copy = node.copy()
-        for key, value in list(node.args.items()):
+        args: dict[str, object] = {}
+        for key, value in node.args.items():
             if isinstance(value, exp.Expr):
-                copy.set(key, walk(value))
+                args[key] = walk(value)
             elif isinstance(value, list):
-                copy.set(key, [walk(v) if isinstance(v, exp.Expr) else v for v in value])
-        return copy
+                args[key] = [walk(v) if isinstance(v, exp.Expr) else v for v in value]
+            else:
+                args[key] = value
+        return type(node)(**args)
 
     return walk(expression)
 

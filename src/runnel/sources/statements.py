@@ -53,7 +53,7 @@ class Buffer:
 
 def table_buffer(oid: int, columns: Mapping[str, int], frontier: str) -> Buffer:
     """Changes of a table since a frontier, from its capture buffer (columns: name -> attribute number)."""
-    items = ", ".join(f"c{number} AS {quote(name)}" for name, number in sorted(columns.items()))
+    items = ", ".join(f"c{number} AS {_escape(quote(name))}" for name, number in sorted(columns.items()))
     text = (
         f"SELECT pgt_w{', ' if items else ''}{items} FROM pgtrickle_changes.changes_{oid} "
         "WHERE pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
@@ -63,7 +63,7 @@ def table_buffer(oid: int, columns: Mapping[str, int], frontier: str) -> Buffer:
 
 def log_buffer(pgt_id: int, columns: Sequence[str], after: int, upto: int) -> Buffer:
     """Changes of a stream table between two of its versions, from its change log."""
-    items = ", ".join(f"o{i} AS {quote(name)}" for i, name in enumerate(columns))
+    items = ", ".join(f"o{i} AS {_escape(quote(name))}" for i, name in enumerate(columns))
     text = (
         f"SELECT pgt_w, {items} FROM pgtrickle_changes.log_{pgt_id} "
         "WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s"
@@ -73,7 +73,7 @@ def log_buffer(pgt_id: int, columns: Sequence[str], after: int, upto: int) -> Bu
 
 def stage_buffer(delta_table: str, columns: Sequence[str]) -> Buffer:
     """Changes that an earlier stage of the same refresh has just produced."""
-    items = ", ".join(f"o{i} AS {quote(name)}" for i, name in enumerate(columns))
+    items = ", ".join(f"o{i} AS {_escape(quote(name))}" for i, name in enumerate(columns))
     return Buffer(f"SELECT w AS pgt_w, {items} FROM {delta_table}", {})
 
 
@@ -118,7 +118,7 @@ def after_query(
         extra.append(where)
     if leaf.clock_filters:
         params["now"] = clock.now
-    source = f"FROM {relation} AS l{leaf.id}{_where(leaf, NOW, extra)}"
+    source = f"FROM {_escape(relation)} AS l{leaf.id}{_where(leaf, NOW, extra)}"
     if keys is None:
         return Query(f"SELECT {', '.join(items) or 'NULL::bool AS nothing'} {source}", params)
     names = ", ".join(leaf.column(i) for i in keys)
@@ -144,7 +144,7 @@ def delta_query(leaf: Leaf, buffer: Buffer, relation: str, clock: Clock) -> Quer
             fails = " OR ".join(_escape(f).replace(CLOCK, until) for f in leaf.clock_negations)
             columns = ", ".join([*items, f"{weight} AS w"])
             where = _where(leaf, None, [*holds, f"({fails})"])
-            parts.append(f"SELECT {columns} FROM {relation} AS l{leaf.id}{where}")
+            parts.append(f"SELECT {columns} FROM {_escape(relation)} AS l{leaf.id}{where}")
     union = " UNION ALL ".join(parts)
     grouped = f" GROUP BY {', '.join(names)}" if names else ""
     listed = ", ".join([*names, "sum(w)::int8 AS w"])

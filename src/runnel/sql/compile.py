@@ -276,7 +276,7 @@ class _Compiler:
         if query.args.get("limit") or query.args.get("offset"):
             raise NotDifferentiable("LIMIT")
         distinct = bool(query.args.get("distinct"))
-        members = _flatten(query, distinct)
+        members = _flatten(_without_ctes(query), distinct)
         inputs = [i for m in members for i in self._members(m, ctes)]
         return heads.distinct_head(inputs, columns) if distinct else heads.rows_head(inputs, columns)
 
@@ -303,7 +303,7 @@ class _Compiler:
         if union is not None:
             source = select.args["from_"].this
             result = []
-            for member in _flatten(union, False):
+            for member in _flatten(_without_ctes(union), False):
                 inner = exp.Subquery(this=_named_like(member, union), alias=source.args["alias"].copy())
                 clone = select.copy()
                 clone.set("from_", exp.From(this=inner))
@@ -369,6 +369,13 @@ def _standalone(query: exp.Query, ctes: Ctes) -> str:
             ),
         )
     return copy.sql(dialect="postgres")
+
+
+def _without_ctes(query: exp.Query) -> exp.Query:
+    """The query without its WITH clause, whose CTEs are visible already."""
+    copy = query.copy()
+    copy.set("with_", None)
+    return copy
 
 
 def _flatten(query: exp.Query, distinct: bool) -> list[exp.Query]:
