@@ -27,6 +27,8 @@ class FromClause:
     sql: str
     scope: list[Col]
     crossed: bool = False
+    """Whether there is a product in it: one is enough."""
+    joined: bool = False
 
 
 NextSource = Callable[[], Source]
@@ -47,14 +49,14 @@ def _tree(draw: st.DrawFn, source: NextSource, size: int, aliases: count[int]) -
     scope = left.scope + right.scope
     crossed = left.crossed or right.crossed
     if kind == "CROSS JOIN" and not crossed:
-        return FromClause(f"{left.sql} CROSS JOIN {_grouped(right)}", scope, True)
+        return FromClause(f"{left.sql} CROSS JOIN {_grouped(right)}", scope, True, True)
     kind = "JOIN" if kind == "CROSS JOIN" else kind
     condition, keyed = _condition(draw, left.scope, right.scope, kind, may_cross=not crossed)
-    return FromClause(f"{left.sql} {kind} {_grouped(right)} ON {condition}", scope, crossed or not keyed)
+    return FromClause(f"{left.sql} {kind} {_grouped(right)} ON {condition}", scope, crossed or not keyed, True)
 
 
 def _grouped(clause: FromClause) -> str:
-    return f"({clause.sql})" if " JOIN " in clause.sql and not clause.sql.startswith("(SELECT") else clause.sql
+    return f"({clause.sql})" if clause.joined else clause.sql
 
 
 def _item(source: Source, alias: str) -> FromClause:

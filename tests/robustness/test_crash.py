@@ -19,6 +19,7 @@ from tests.robustness.processes import Process, engine_process
 from tests.robustness.workload import STREAM_TABLES, TABLES, Writers
 
 ENGINE_KILLS = int(os.environ.get("RUNNEL_ENGINE_KILLS", "25"))
+STARTING_KILLS = min(3, ENGINE_KILLS)
 SERVER_KILLS = int(os.environ.get("RUNNEL_SERVER_KILLS", "5"))
 
 OPEN_REFRESH = """
@@ -96,7 +97,7 @@ def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Pro
 
 def _break_things(stack: Stack) -> None:
     """Kill in random order. A crashed server keeps its engine: that one has to find its way back."""
-    plan = ["engine"] * ENGINE_KILLS + ["server"] * SERVER_KILLS
+    plan = ["engine"] * (ENGINE_KILLS - STARTING_KILLS) + ["starting"] * STARTING_KILLS + ["server"] * SERVER_KILLS
     stack.chance.shuffle(plan)
     for what in plan:
         with psycopg.connect(stack.server.dsn, autocommit=True) as conn:
@@ -106,20 +107,18 @@ def _break_things(stack: Stack) -> None:
                 stack.crash_server()
                 assert stack.engine.alive, f"the engine died with the server:\n{stack.engine.tail()}"
                 continue
-            if stack.chance.random() < 0.15:
+            if what == "starting":
+                # While Spark starts, while it takes the lock, or in the first look at what was missed.
+                stack.engine.stop()
+                stack.start_engine(wait=False)
+                time.sleep(stack.chance.uniform(0.5, 5))
+            elif stack.chance.random() < 0.15:
                 time.sleep(stack.chance.uniform(0, 2))
             else:
                 stack.await_refresh(conn)
-            stack.note(conn, "engine")
+            stack.note(conn, what)
             stack.kill_engine()
-        # Some die again before they are ready: while they take the lock, or while Spark starts.
-        early = stack.chance.random() < 0.1
-        stack.start_engine(wait=not early)
-        if early:
-            time.sleep(stack.chance.uniform(0.5, 4))
-            stack.hits["engine before it was ready"] += 1
-            stack.kill_engine()
-            stack.start_engine()
+        stack.start_engine()
 
 
 def _catches_up(conn: psycopg.Connection[Any], seconds: float = 30.0) -> None:

@@ -48,16 +48,13 @@ def merge_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) ->
 def build_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:
     """First build: fill the empty state in bulk."""
     head = _head(stage)
-    _touch(conn, stage, head, tables)
+    _touch_groups(conn, stage, head, tables)
     keys, counters = key_names(head), counter_columns(head)
     columns = ", ".join(["h", *keys, "n", *counters])
     for j in bags(head):
-        names = ", ".join(["h", "vh", *keys, "v", "n"])
-        conn.execute(
-            f"INSERT INTO {tables.bag(j)} ({names}) SELECT {names} FROM {tables.bag_touched(j)} WHERE n <> 0".encode()
-        )
+        conn.execute(f"INSERT INTO {tables.bag(j)} {_bag_delta(stage, head, tables, j)}".encode())
         if head.aggregates[j].function == "count":
-            _add_distinct(conn, head, tables, j, f"SELECT h, {_listed(keys)} 1 AS d FROM {tables.bag_touched(j)}")
+            _add_distinct(conn, head, tables, j, f"SELECT h, {_listed(keys)} 1 AS d FROM {tables.bag(j)}")
     values = ", ".join(["h", *keys, "n", *(f"coalesce({c}, 0)" for c in counters)])
     conn.execute(f"INSERT INTO {tables.groups} ({columns}) SELECT {values} FROM {tables.touched} WHERE n <> 0".encode())
     if not head.keys:
@@ -98,28 +95,45 @@ def _listed(keys: list[str]) -> str:
 
 def _touch(conn: psycopg.Connection, stage: Stage, head: GroupHead, tables: StageTables) -> None:
     """Which groups the delta touches, and by how much their counters and bags change."""
+    _touch_groups(conn, stage, head, tables)
+    for j in bags(head):
+        conn.execute(f"INSERT INTO {tables.bag_touched(j)} {_bag_delta(stage, head, tables, j)}".encode())
+
+
+def _touch_groups(conn: psycopg.Connection, stage: Stage, head: GroupHead, tables: StageTables) -> None:
     keys = key_names(head)
-    renamed = ", ".join([*(f"i{i} AS k{i}" for i in range(len(keys))), "*"])
-    source = f"(SELECT {renamed} FROM ({inputs_sql(stage, tables)}) AS i) AS r"
-    hashed = hash_sql(list(zip(keys, head.keys, strict=True)))
     deltas = counter_deltas(head)
     names = ", ".join(["h", *keys, "n", *(c for c, _ in deltas)])
-    values = ", ".join([hashed, *keys, "sum(w)", *(sql for _, sql in deltas)])
+    values = ", ".join([_key_hash(head), *keys, "sum(w)", *(sql for _, sql in deltas)])
     grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
     changed = " OR ".join(["sum(w) <> 0", *(f"{sql} <> 0" for _, sql in deltas), *_bag_changes(head)])
     conn.execute(
-        f"INSERT INTO {tables.touched} ({names}) SELECT {values} FROM {source}{grouped} HAVING {changed}".encode()
+        f"INSERT INTO {tables.touched} ({names}) SELECT {values} FROM {_keyed(stage, head, tables)}{grouped} "
+        f"HAVING {changed}".encode()
     )
-    for j in bags(head):
-        value = f"i{head.aggregates[j].args[0]}"
-        type_ = head.inputs[head.aggregates[j].args[0]]
-        both = hash_sql([*zip(keys, head.keys, strict=True), (value, type_)])
-        columns = ", ".join(["h", "vh", *keys, "v", "n"])
-        conn.execute(
-            f"INSERT INTO {tables.bag_touched(j)} ({columns}) "
-            f"SELECT {hashed}, {both}, {_listed(keys)}{grouped_value(value, type_)}, sum(w) FROM {source} "
-            f"WHERE {value} IS NOT NULL GROUP BY {_listed(keys)}{value} HAVING sum(w) <> 0".encode()
-        )
+
+
+def _keyed(stage: Stage, head: GroupHead, tables: StageTables) -> str:
+    """The loaded rows with their keys named."""
+    renamed = ", ".join([*(f"i{i} AS k{i}" for i in range(len(head.keys))), "*"])
+    return f"(SELECT {renamed} FROM ({inputs_sql(stage, tables)}) AS i) AS r"
+
+
+def _key_hash(head: GroupHead) -> str:
+    return hash_sql(list(zip(key_names(head), head.keys, strict=True)))
+
+
+def _bag_delta(stage: Stage, head: GroupHead, tables: StageTables, j: int) -> str:
+    """The change of a bag: (h, vh, keys, v, n) in the order of its columns."""
+    keys = key_names(head)
+    value = f"i{head.aggregates[j].args[0]}"
+    type_ = head.inputs[head.aggregates[j].args[0]]
+    both = hash_sql([*zip(keys, head.keys, strict=True), (value, type_)])
+    return (
+        f"SELECT {_key_hash(head)}, {both}, {_listed(keys)}{grouped_value(value, type_)}, sum(w) "
+        f"FROM {_keyed(stage, head, tables)} WHERE {value} IS NOT NULL "
+        f"GROUP BY {_listed(keys)}{value} HAVING sum(w) <> 0"
+    )
 
 
 def _bag_changes(head: GroupHead) -> list[str]:

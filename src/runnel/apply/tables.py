@@ -21,8 +21,15 @@ from runnel.model.names import Name, quote
 from runnel.model.types import PgType
 from runnel.plan.stage import GroupHead, Stage
 
-# Types without an equality operator (or with one that is not equality): compared by their text.
-TEXTUAL = frozenset({114, 142, 600, 601, 602, 603, 604, 628, 718})
+# Types without an equality operator (or with one that is not equality), or without a hash function, and arrays of
+# such: compared by their text.
+TEXTUAL = frozenset({
+    114, 199, 142, 143, 4072, 4073,  # json, xml, jsonpath
+    600, 1017, 601, 1018, 602, 1019, 603, 1020, 604, 1027, 628, 629, 718, 719,  # point ... circle
+    790, 791, 1560, 1561, 1562, 1563,  # money, bit, bit varying
+    3614, 3643, 3615, 3645,  # tsvector, tsquery
+    1790, 2201, 2970, 2949, 5038, 5039,  # refcursor, txid_snapshot, pg_snapshot
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

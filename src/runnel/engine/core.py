@@ -157,6 +157,9 @@ class Engine:
         )
         self._control = self._open("runnel requests")
         self._refresh = self._open("runnel refresh")
+        # Builds sort and hash millions of rows; the default of 4 MB would send them to disk.
+        for setting in ("work_mem = '128MB'", "maintenance_work_mem = '256MB'", "temp_buffers = '64MB'"):
+            self._refresh.execute(f"SET {setting}".encode())
         row = self._refresh.execute("SELECT current_user").fetchone()
         assert row is not None
         self._role = str(row[0])

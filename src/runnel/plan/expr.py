@@ -95,6 +95,10 @@ def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
     if isinstance(condition, exp.And):
         yield from conjuncts(condition.this)
         yield from conjuncts(condition.expression)
+    elif isinstance(condition, exp.Not) and isinstance(condition.this.unnest(), exp.NullSafeNEQ):
+        # PostgreSQL prints IS NOT DISTINCT FROM as the negation of IS DISTINCT FROM.
+        negated = condition.this.unnest()
+        yield exp.NullSafeEQ(this=negated.this.copy(), expression=negated.expression.copy())
     elif not (isinstance(condition, exp.Boolean) and condition.this):
         yield condition
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import psycopg
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from runnel.model.frontier import Frontier
 from runnel.plan.stage import Leaf, Relation, Stage, StageRef
@@ -106,15 +107,10 @@ class LeafAccess:
                 query = after_query(leaf, name, self.clock, where=f"l{leaf.id}.ctid >= '({start},0)'::tid{upper}")
                 queries.append(query.text)
                 params = query.params
-        spark = self.sessions.large
-        slices = spark.createDataFrame(pa.table({"query": queries})).repartition(len(queries))
-        read = slice_reader(self.dsn, self._export(), self.table.settings, self.role, params, schema)
-        return slices.mapInArrow(read, self._spark_schema(schema))
-
-    def _spark_schema(self, schema: pa.Schema) -> str:
-        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
-
-        return from_arrow_schema(schema)  # type: ignore[return-value]
+        read = slice_reader(self.dsn, self._export(), self.table.settings, self.role, params, schema, queries)
+        # A range of n partitions puts exactly one slice into each task.
+        slices = self.sessions.large.range(0, len(queries), 1, len(queries))
+        return slices.mapInArrow(read, from_arrow_schema(schema))
 
     def _export(self) -> str:
         if self._snapshot is None:

@@ -5,7 +5,7 @@ Kept free of other imports: executors need psycopg, pyarrow and this module with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,8 +20,9 @@ def slice_reader(
     role: str | None,
     params: Mapping[str, Any],
     schema: pa.Schema,
+    queries: Sequence[str],
 ) -> SliceReader:
-    """A function for `mapInArrow`: each input row is a SELECT, its rows are the output.
+    """A function for `mapInArrow`: each input row is the number of a SELECT, its rows are the output.
 
     The connection string travels inside the pickled function, so it is never part of a query plan's text.
     """
@@ -33,7 +34,7 @@ def slice_reader(
         from runnel.transport import stream_csv  # noqa: PLC0415
 
         for batch in batches:
-            for text in batch.column("query").to_pylist():
+            for text in (queries[number] for number in batch.column("id").to_pylist()):
                 with psycopg.connect(dsn, autocommit=True) as conn:
                     conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))

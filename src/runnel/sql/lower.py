@@ -20,6 +20,7 @@ TypeOf = Callable[[list[str], str], tuple[Column, ...]]
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.EQ: "=", exp.NEQ: "<>",
+    exp.NullSafeEQ: "<=>",
 }  # fmt: skip
 
 # Parts of an expression that mean nothing by themselves.
@@ -228,7 +229,13 @@ class Lowering:
                 return f"(NOT {inner})" if inner else None
             case exp.Is() if isinstance(condition.expression, exp.Null):
                 return self._is_null(condition.this, nullable)
-            case exp.LT() | exp.LTE() | exp.GT() | exp.GTE() | exp.EQ() | exp.NEQ():
+            case exp.Boolean():
+                return str(bool(condition.this)).lower()
+            case exp.NullSafeNEQ():
+                same = exp.NullSafeEQ(this=condition.this.copy(), expression=condition.expression.copy())
+                inner = self._comparison(same, nullable)
+                return f"(NOT {inner})" if inner else None
+            case exp.LT() | exp.LTE() | exp.GT() | exp.GTE() | exp.EQ() | exp.NEQ() | exp.NullSafeEQ():
                 return self._comparison(condition, nullable)
             case _:
                 return None
@@ -249,7 +256,7 @@ class Lowering:
             return None
         types = [self.column_of(s).type for s in sides]
         pair: tuple[str, Form] | None = forms.ordered_pair(*types)
-        if pair is None and isinstance(condition, (exp.EQ, exp.NEQ)):
+        if pair is None and isinstance(condition, (exp.EQ, exp.NEQ, exp.NullSafeEQ)):
             key = forms.key_pair(*types)
             pair = key[:2] if key else None
         if pair is None:
