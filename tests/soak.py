@@ -51,7 +51,7 @@ def _options() -> argparse.Namespace:
 @contextlib.contextmanager
 def _stack() -> Iterator[Oracle]:
     with tempfile.TemporaryDirectory(prefix="runnel-soak-", ignore_cleanup_errors=True) as directory:
-        os.chmod(directory, 0o755)
+        os.chmod(directory, 0o755)  # noqa: S103  (the server's account must get in)
         server = EmbeddedServer(Path(directory) / "home")
         server.start()
         sessions = build_sessions("local[2]")

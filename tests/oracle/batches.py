@@ -21,7 +21,7 @@ class Batches:
 
     replay: Callable[[Scenario], None]
     most_steps: int
-    shrink_seconds: float = 90.0
+    shrink_seconds: float = 60.0
     deadline: float = float("inf")
     """When to stop trying new scenarios, by time.monotonic()."""
     notice: Callable[[str], None] = lambda _: None

@@ -77,7 +77,8 @@ def _statement(draw: st.DrawFn, tables: Sequence[Table], *, first_key: int | Non
             key = columns[0].sql
             return (
                 f"MERGE INTO {table.name} USING (VALUES (0), (1), (2), (40)) AS v(n) ON {table.name}.{key} = v.n "
-                f"WHEN MATCHED AND v.n = 1 THEN DELETE WHEN MATCHED THEN UPDATE SET {_assignment(draw, table, key=False)} "
+                f"WHEN MATCHED AND v.n = 1 THEN DELETE "
+                f"WHEN MATCHED THEN UPDATE SET {_assignment(draw, table, key=False)} "
                 f"WHEN NOT MATCHED AND v.n = 40 THEN INSERT ({key}) VALUES (v.n)"
             )
         case "truncate" if chance(draw, 40):

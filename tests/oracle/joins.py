@@ -63,9 +63,7 @@ def _item(source: Source, alias: str) -> FromClause:
     return FromClause(f"{source.sql} {alias}", [replace(c, sql=f"{alias}.{c.sql}") for c in source.columns])
 
 
-def _condition(
-    draw: st.DrawFn, left: Scope, right: Scope, kind: str, *, may_cross: bool
-) -> tuple[str, bool]:
+def _condition(draw: st.DrawFn, left: Scope, right: Scope, kind: str, *, may_cross: bool) -> tuple[str, bool]:
     """The ON clause, and whether it has an equality (without one the join is nearly a product)."""
     pairs = _pairs(left, right, full=kind == "FULL JOIN")
     if not pairs:

@@ -94,7 +94,7 @@ def _group(draw: st.DrawFn, source: NextSource, most: int, *, grouped: bool) -> 
     keys = _keys(draw, clause.scope, 1, 2) if grouped else []
     calls = [aggregate(draw, clause.scope) for _ in range(draw(st.integers(0 if keys else 1, 3)))]
     shown = [k for k in keys if not chance(draw, 10)]
-    items = shown + [over(draw, c, calls) if chance(draw, 30) else c for c in calls]
+    items = shown + [over(draw, c) if chance(draw, 30) else c for c in calls]
     if not items:
         items = [Col("count(*)", "bigint", small=False)]
     text, columns = _named(items)
@@ -116,7 +116,10 @@ def aggregate(draw: st.DrawFn, scope: Scope) -> Col:
     ]
     if not argument.rough:
         options.append(Col(f"count(DISTINCT {a})", "bigint", small=False))
-        options += [Col(f"bool_and({predicate(draw, scope, 0)})", "bool"), Col(f"bool_or({predicate(draw, scope, 0)})", "bool")]
+        options += [
+            Col(f"bool_and({predicate(draw, scope, 0)})", "bool"),
+            Col(f"bool_or({predicate(draw, scope, 0)})", "bool"),
+        ]
     if argument.kind == "bool":
         options.append(Col(f"every({a})", "bool"))
     elif not (argument.rough and argument.kind == "float8"):
@@ -149,15 +152,15 @@ def _sums(draw: st.DrawFn, argument: Col) -> list[Col]:
     return sums
 
 
-def over(draw: st.DrawFn, call: Col, calls: Sequence[Col]) -> Col:
+def over(draw: st.DrawFn, call: Col) -> Col:
     """An expression over aggregates."""
     c = call.sql
     if call.kind in INTEGERS:
         options = [Col(f"{c} + count(*)", "bigint", small=False), Col(f"COALESCE({c}, 0)", call.kind, small=False)]
         return pick(draw, [*options, Col(f"CASE WHEN count(*) > 1 THEN {c} ELSE -1 END", call.kind, small=False)])
     if call.kind == "numeric":
-        return pick(draw, [Col(f"round({c}, 2)", "numeric", small=False), Col(f"COALESCE({c}, 0) / count(*)", "numeric", True, False)]
-                    if "FILTER" not in c and any(k.sql == "count(*)" for k in calls) else [Col(f"round({c}, 2)", "numeric", small=False)])  # fmt: skip
+        rounded = Col(f"round({c}, 2)", "numeric", small=False)
+        return pick(draw, [rounded, Col(f"COALESCE({c}, 0) / (1 + count(*))", "numeric", rough=True, small=False)])
     if call.kind == "text":
         return Col(f"{c} || count(*)::text", "text")
     if call.kind == "bool":

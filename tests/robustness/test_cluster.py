@@ -33,8 +33,9 @@ class Cluster:
     workers: tuple[Process, ...]
 
     def executors(self) -> set[psutil.Process]:
-        """What the workers have started."""
-        return {p for worker in self.workers for p in worker.family() if p.pid != worker.pid}
+        """The JVMs that the workers have started for an application."""
+        started = {p for worker in self.workers for p in worker.family() if p.pid != worker.pid}
+        return {p for p in started if "CoarseGrainedExecutorBackend" in _command(p)}
 
 
 @pytest.fixture
@@ -81,6 +82,13 @@ def _spark(name: str, *arguments: str, application: str = "") -> Process:
     return Process([*command, "--webui-port", "0", *arguments], env=environment)
 
 
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -116,7 +124,7 @@ def test_shop_on_a_cluster(durable: EmbeddedServer, cluster: Cluster, processes:
         spark_master = client.query("SELECT spark_master FROM pgtrickle.pgt_engine")
         assert spark_master == [{"spark_master": cluster.address}]
     executors = cluster.executors()
-    assert len([p for p in executors if "CoarseGrainedExecutorBackend" in str(p.cmdline())]) == WORKERS
+    assert len(executors) == WORKERS
     assert engine.stop() == 0, engine.tail()
     assert not engine.leftovers()
     _, living = psutil.wait_procs(executors, timeout=20)
@@ -130,7 +138,13 @@ def _steps() -> tuple[str, str]:
 
 
 def _psql(dsn: str, script: str) -> None:
-    subprocess.run([binaries() / "psql", dsn, "-q", "-v", "ON_ERROR_STOP=1"], input=script, text=True, check=True)
+    subprocess.run(
+        [binaries() / "psql", dsn, "-q", "-v", "ON_ERROR_STOP=1"],
+        input=script,
+        text=True,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def _fill(conn: psycopg.Connection) -> None:

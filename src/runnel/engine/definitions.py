@@ -100,11 +100,16 @@ def resolve_name(conn: psycopg.Connection, text: str, caller: Caller) -> Name:
     return Name(schema[0], parts[0])
 
 
+def session_settings(caller: Caller) -> dict[str, str]:
+    """The caller's settings that give a query its meaning."""
+    return {k: v for k, v in caller.settings.items() if k in SESSION_SETTINGS}
+
+
 def define(conn: psycopg.Connection, name: Name, query: str, schedule: str, mode: str, caller: Caller) -> Definition:
     """Check everything about a definition; nothing is changed."""
     parsed = parse_mode(mode)
     parse_schedule(schedule)
-    settings = {k: v for k, v in caller.settings.items() if k in SESSION_SETTINGS}
+    settings = session_settings(caller)
     with _prefixed(name):
         compiled = compile_query(conn, query, settings=settings, role=caller.role)
     _check_rights(conn, compiled, caller)
@@ -119,6 +124,13 @@ def define(conn: psycopg.Connection, name: Name, query: str, schedule: str, mode
 
 def _check_rights(conn: psycopg.Connection, compiled: Compiled, caller: Caller) -> None:
     """PostgreSQL checks rights when a query runs; here that is too late, capture would be installed by then."""
+    engine = conn.execute("SELECT current_user").fetchone()
+    if compiled.untrusted and engine and engine[0] != caller.role:
+        raise UserError(
+            f"the query calls {compiled.untrusted[0]}(), a function that belongs to an ordinary role",
+            hint="Refreshes run in the engine's session, so they only call functions that a superuser owns.",
+            sqlstate="42501",
+        )
     for relation in compiled.relations:
         columns = list(compiled.column_uses.get(relation.oid, ()))
         row = conn.execute(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from runnel.engine.definitions import Caller, define
+from runnel.engine.definitions import Caller, session_settings
 from runnel.engine.operations import Operations
 from runnel.model.frontier import Frontier
-from runnel.model.names import Name
 from runnel.plan.render import render_plan
 from runnel.refresh.changes import pending_changes
+from runnel.sql.compile import compile_query
 
 
 def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
@@ -49,8 +49,7 @@ def _by_table(operations: Operations, rows: Any) -> str:
 
 def validate(operations: Operations, query: str, caller: Caller) -> list[dict[str, str]]:
     """Check a query without creating anything: (check, result, severity) per finding."""
-    definition = define(operations.conn, Name("public", "query"), query, "calculated", "AUTO", caller)
-    compiled = definition.compiled
+    compiled = compile_query(operations.conn, query, settings=session_settings(caller), role=caller.role)
     checks = [
         ("valid_query", f"{len(compiled.description.columns)} column(s)", "OK"),
         ("sources", ", ".join(str(r.name) for r in compiled.relations) or "none", "OK"),

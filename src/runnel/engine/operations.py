@@ -238,6 +238,11 @@ class Operations:
         """Refresh to one snapshot and compare with the query in it."""
         row = self._known(args["name"], caller)
         self._refuse_suspended(row)
+        allowed = self.conn.execute(
+            "SELECT has_table_privilege(%s, %s::oid, 'SELECT')", (caller.role, row.pgt_relid)
+        ).fetchone()
+        if not (allowed and allowed[0]):
+            raise UserError(f"permission denied for table {row.pgt_schema}.{row.pgt_name}", sqlstate="42501")
         try:
             _, rows, count = self.refresher.verify(row.pgt_id, self.refresher.closure(row.pgt_id))
         except RefreshFailed as failure:

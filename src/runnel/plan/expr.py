@@ -40,19 +40,17 @@ def is_leaf_column(column: exp.Column) -> bool:
 
 def is_strict(expression: exp.Expr) -> bool:
     """Whether NULL in any column certainly makes the whole expression NULL."""
-    return all(isinstance(node, _STRICT) for node in expression.walk())
+    return all(isinstance(node, _STRICT) or _is_harmless(node) for node in expression.walk())
 
 
-_MAY_RAISE: tuple[type[exp.Expr], ...] = (
-    exp.Div,
-    exp.Mod,
-    exp.IntDiv,
-    exp.Anonymous,
-    exp.Sqrt,
-    exp.Ln,
-    exp.Log,
-    exp.Pow,
-)
+_MAY_RAISE: tuple[type[exp.Expr], ...] = (exp.Div, exp.Mod, exp.IntDiv)
+# Built-in functions that are strict and never raise, whatever their arguments.
+_HARMLESS = frozenset(
+    {
+        "btrim", "ceil", "ceiling", "char_length", "date_part", "floor", "initcap", "left", "ltrim", "md5", "replace",
+        "reverse", "right", "round", "rtrim", "sign", "starts_with", "strpos", "to_char", "trunc",
+    }
+)  # fmt: skip
 _SAFE_CASTS = (
     "text",
     "varchar",
@@ -73,10 +71,16 @@ def may_raise(expression: exp.Expr) -> bool:
     >>> may_raise(parse_one("a / b")), may_raise(parse_one("a + b"))
     (True, False)
     """
-    return any(isinstance(node, _MAY_RAISE) or _is_risky_cast(node) for node in expression.walk())
+    return any(isinstance(node, _MAY_RAISE) or _is_risky(node) for node in expression.walk())
 
 
-def _is_risky_cast(node: exp.Expr) -> bool:
+def _is_harmless(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and str(node.this).lower() in _HARMLESS
+
+
+def _is_risky(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Anonymous):
+        return not _is_harmless(node)
     if not isinstance(node, exp.Cast) or isinstance(node.this.unnest(), exp.Literal):
         return False
     return bool(node.to.expressions) or node.to.this.name.lower() not in _SAFE_CASTS

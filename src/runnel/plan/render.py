@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from runnel.plan.stage import (
@@ -58,9 +59,16 @@ def _head(stage: Stage) -> Iterator[str]:
 
 
 def _branch(branch: Branch) -> Iterator[str]:
-    yield from _tree(branch.tree, branch)
+    yield from (_readable(line, branch) for line in _tree(branch.tree, branch))
     if branch.late:
-        yield f"Filter in PostgreSQL after the join: {' AND '.join(branch.late)}"
+        yield "Filter in PostgreSQL after the join"
+
+
+def _readable(line: str, branch: Branch) -> str:
+    """A line with the query's own table names instead of leaf numbers."""
+    for leaf in branch.leaves:
+        line = re.sub(rf"\bl{leaf.id}(?=[.:])", leaf.alias.replace("\\", r"\\"), line)
+    return re.sub(r'"([a-z_][a-z0-9_]*)"', r"\1", line)
 
 
 def _tree(tree: Tree, branch: Branch) -> Iterator[str]:

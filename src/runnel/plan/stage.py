@@ -64,6 +64,8 @@ class Leaf:
     clock_negations: tuple[str, ...] = ()
     """Their negations; of a plain comparison the opposite comparison, so that an index on the column serves."""
     computed: tuple[Computed, ...] = ()
+    alias: str = ""
+    """What the query calls it, for people."""
     uses: tuple[str, ...] = ()
     """Source columns that any filter or computed column mentions."""
 

@@ -208,7 +208,8 @@ class RefreshTransaction:
         current = ", ".join(quote(c.name) for c in stage.columns)
         names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
         compared = ", ".join(
-            f"({n})::text" if t.family == "float" or t.oid in TEXTUAL else n
+            # Adding zero turns -0 into 0: they are equal, and which of them a group shows is chance.
+            f"({n} + '0')::text" if t.family == "float" else f"({n})::text" if t.oid in TEXTUAL else n
             for n, t in ((f"o{i}", c.type) for i, c in enumerate(stage.columns))
         )
         with self._as_owner(table):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 import pyarrow as pa
@@ -23,9 +24,10 @@ _APPLICATION = {
     "spark.ui.retainedTasks": "100",
     "spark.driver.maxResultSize": "0",
     "spark.sql.warehouse.dir": "file:/tmp/runnel-warehouse",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
 }
+
+# On one machine the driver talks to itself; elsewhere executors must reach it, so Spark's own choice stands.
+_ONE_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 # Exactness: overflow is an error, decimals never lose digits, and no setting of the host leaks in.
 _EXACT = {
@@ -76,9 +78,13 @@ def build_sessions(master: str) -> Sessions:
     memory = os.environ.get("RUNNEL_DRIVER_MEMORY", "4g")
     builder: Any = SparkSession.builder
     builder = builder.master(master).appName("runnel").config("spark.driver.memory", memory)
-    # Spark reads its log configuration before any session exists; quiet it for everybody but debuggers.
-    builder = builder.config("spark.log.level", "ERROR")
-    for key, value in _APPLICATION.items():
+    # Spark reads its log configuration before any session exists: quiet it for everybody but debuggers.
+    quiet = resources.files("runnel.spark").joinpath("log4j2.properties")
+    builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}")
+    local = master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for key, value in {**_APPLICATION, **(_ONE_MACHINE if local else {})}.items():
         builder = builder.config(key, value)
     return adopt(builder.getOrCreate(), owned=True)
 

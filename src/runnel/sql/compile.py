@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from runnel.errors import UserError
 from runnel.model.names import Name
@@ -22,6 +20,7 @@ from runnel.model.types import Column
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Branch, GroupHead, Inner, LeafNode, Outer, Plan, Relation, RowsHead, Stage, StageRef, Tree
 from runnel.sql import heads, refuse
+from runnel.sql.aggregates import SUPPORTED
 from runnel.sql.describe import (
     Description,
     RelationFacts,
@@ -35,6 +34,7 @@ from runnel.sql.describe import (
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.from_clause import Ctes, FromBuilder
 from runnel.sql.lower import Lowering
+from runnel.sql.parse import parse_query
 
 if TYPE_CHECKING:
     import psycopg
@@ -58,6 +58,7 @@ class Compiled:
     reason: str | None
     """Why there is no plan: the construct, in words."""
     column_uses: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    untrusted: tuple[str, ...] = ()
     polled: bool = False
     """No plan, and the result may change although no captured table does: recomputed every period."""
 
@@ -72,17 +73,20 @@ def compile_query(
         compiler = _Compiler(conn)
         reason: str | None = None
         plan: Plan | None = None
-        tree = _parse(description.canonical)
+        tree = parse_query(description.canonical)
         if tree is None:
-            reason = "syntax that Runnel's SQL parser does not know"
+            reason = "syntax unknown to Runnel's SQL parser"
             relations = compiler.tables_by_rewrite(description.canonical)
-            return Compiled(description, relations, (), None, reason, _column_uses(None, relations), polled=True)
+            uses = _column_uses(None, relations)
+            return Compiled(description, relations, (), None, reason, uses, description.untrusted, polled=True)
         _refuse_unordered_limit(tree)
+        whole = description
         try:
             if not compiler.round_trips(description.canonical, tree):
                 raise NotDifferentiable("an expression that Runnel's SQL parser cannot print back faithfully")
             tree = compiler.inline_views(tree)
-            whole = describe(conn, tree.sql(dialect="postgres")) if compiler.views else description
+            if compiler.views:
+                whole = describe(conn, tree.sql(dialect="postgres"))
             _refuse_volatile(whole)
             _check_functions(whole)
             plan = compiler.plan(tree, description.columns, settings)
@@ -92,7 +96,9 @@ def compile_query(
         relations = tuple(compiler.tables.values())
         uses = _column_uses(plan, relations)
         polled = plan is None and (compiler.uncaptured or bool(description.unstable) or mentions_clock(tree))
-        return Compiled(description, relations, tuple(compiler.views.values()), plan, reason, uses, polled)
+        views = tuple(compiler.views.values())
+        untrusted = description.untrusted + whole.untrusted
+        return Compiled(description, relations, views, plan, reason, uses, untrusted, polled)
 
 
 def _refuse_volatile(description: Description) -> None:
@@ -108,20 +114,12 @@ def _refuse_volatile(description: Description) -> None:
 def _check_functions(description: Description) -> None:
     """What PostgreSQL knows of the functions called, whatever sqlglot made of them."""
     if description.unstable:
-        raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments")
+        raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments,")
     if description.set_returning:
         raise NotDifferentiable(f"the set-returning function {description.set_returning[0]}()")
-    unknown = sorted(description.aggregates - heads.SUPPORTED)
+    unknown = sorted(description.aggregates - SUPPORTED)
     if unknown:
         raise NotDifferentiable(f"the aggregate {unknown[0]}()")
-
-
-def _parse(text: str) -> exp.Query | None:
-    try:
-        tree = sqlglot.parse_one(text, read="postgres")
-    except SqlglotError:
-        return None
-    return tree if isinstance(tree, exp.Query) else None
 
 
 def _refuse_unordered_limit(tree: exp.Query) -> None:
@@ -212,7 +210,7 @@ class _Compiler:
             facts = self.look_up(Name(table.db or "pg_catalog", table.name))
             if facts.definition is None:
                 continue
-            body = _parse(facts.definition)
+            body = parse_query(facts.definition)
             if body is None or not self.round_trips(facts.definition, body):
                 raise NotDifferentiable(f"the view {facts.relation.name}, which cannot be printed back faithfully")
             self.views[facts.relation.name] = facts.relation
@@ -312,7 +310,7 @@ class _Compiler:
         builder = FromBuilder(self.relation, self.stage_ref)
         tree, scope = builder.build(select, ctes)
         lowering = Lowering(builder.leaves, tree, self._types)
-        if refuse.is_stateful(select) and (select.args.get("group") or _aggregates(select)):
+        if refuse.is_stateful(select) and (select.args.get("group") or refuse.has_aggregates(select)):
             return [heads.BranchInput(lowering, scope, [])]
         return [heads.BranchInput(lowering, scope, [scope.resolve(e.unalias()) for e in select.expressions])]
 
@@ -320,7 +318,7 @@ class _Compiler:
         self, select: exp.Select, ctes: Ctes, columns: tuple[Column, ...]
     ) -> tuple[RowsHead | GroupHead, list[Branch]]:
         refuse.check_block(select)
-        grouped = bool(select.args.get("group") or select.args.get("having") or _aggregates(select))
+        grouped = bool(select.args.get("group") or select.args.get("having") or refuse.has_aggregates(select))
         if select.args.get("distinct") and grouped:
             inner = select.copy()
             inner.set("distinct", None)
@@ -412,10 +410,6 @@ def _named_like(member: exp.Query, union: exp.Union) -> exp.Query:
         items = [exp.alias_(e.unalias(), n, quoted=True) for e, n in zip(copy.expressions, names, strict=True)]
         copy.set("expressions", items)
     return copy
-
-
-def _aggregates(select: exp.Select) -> bool:
-    return any(heads.is_call(n) for e in select.expressions for n in e.walk())
 
 
 def _join_keys(tree: Tree) -> list[tuple[int, str]]:

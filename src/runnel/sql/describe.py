@@ -42,6 +42,8 @@ class Description:
     unstable: tuple[str, ...]
     """Stable functions whose answer depends on more than their arguments and the clock."""
     set_returning: tuple[str, ...] = ()
+    untrusted: tuple[str, ...] = ()
+    """Functions that belong to an ordinary role: their code could shed the owner's role that refreshes run under."""
 
 
 @contextmanager
@@ -80,6 +82,7 @@ def describe(conn: psycopg.Connection, query: str) -> Description:
         canonical=canonical,
         aggregates=frozenset(f.name for f in functions if f.kind == "a"),
         volatile=tuple(sorted({f.name for f in functions if f.volatility == "v"})),
+        untrusted=tuple(sorted({f.name for f in functions if not f.trusted})),
         set_returning=tuple(sorted({f.name for f in functions if f.returns_set})),
         unstable=tuple(sorted({f.name for f in functions if f.volatility == "s" and _depends_on_more(f)})),
     )
@@ -181,13 +184,14 @@ class _Function:
     builtin: bool
     arguments: int
     returns_set: bool
+    trusted: bool
 
 
 def _functions(conn: psycopg.Connection, action: str) -> list[_Function]:
     oids = {int(o) for o in re.findall(r":(?:funcid|opfuncid|aggfnoid|winfnoid|hashfuncid) (\d+)", action)}
     rows = conn.execute(
-        "SELECT proname, prokind, provolatile, pronamespace = 'pg_catalog'::regnamespace, pronargs, proretset "
-        "FROM pg_catalog.pg_proc WHERE oid = ANY(%s)",
+        "SELECT proname, prokind, provolatile, pronamespace = 'pg_catalog'::regnamespace, pronargs, proretset, "
+        "rolsuper FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_roles r ON r.oid = proowner WHERE p.oid = ANY(%s)",
         (sorted(oids),),
     ).fetchall()
     return [_Function(*row) for row in rows]

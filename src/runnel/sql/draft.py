@@ -22,6 +22,7 @@ class LeafDraft:
 
     id: int
     source: Source
+    alias: str = ""
     filters: list[exp.Expr] = field(default_factory=list)
     clock: list[exp.Expr] = field(default_factory=list)
     derived: dict[str, exp.Expr] = field(default_factory=dict)
@@ -119,7 +120,7 @@ class Scope:
             return self.merged[column.name]
         found = [t[column.name] for t in self.tables.values() if column.name in t]
         if len(found) != 1:
-            raise NotDifferentiable(f"the column {column.name!r}, which does not name its table")
+            raise NotDifferentiable(f"the unqualified column {column.name!r}")
         return found[0]
 
     def resolve(self, expression: exp.Expr) -> exp.Expr:

@@ -130,7 +130,7 @@ class FromBuilder:
         return self._joins(tree, scope, table.args.get("joins") or [], ctes, nullable), scope
 
     def _leaf(self, source: Relation | StageRef, alias: exp.TableAlias) -> tuple[DTree, Scope]:
-        leaf = LeafDraft(len(self.leaves), source)
+        leaf = LeafDraft(len(self.leaves), source, alias.name)
         self.leaves.append(leaf)
         names = [c.name for c in source.columns]
         visible = _renamed(names, alias)

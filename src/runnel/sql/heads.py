@@ -9,14 +9,9 @@ from sqlglot import exp
 from runnel.model.types import DECIMAL_DIGITS, LONG, SUM_HEADROOM, Column, PgType, decimal_form
 from runnel.plan import expr as ex
 from runnel.plan.stage import Aggregate, Branch, GroupHead, RowsHead, Strategy
+from runnel.sql.aggregates import BOOLEANS, SUPPORTED, VARIANCES, is_aggregate
 from runnel.sql.draft import NotDifferentiable, Scope
 from runnel.sql.lower import Lowering
-
-VARIANCES = frozenset({"variance", "var_samp", "var_pop", "stddev", "stddev_samp", "stddev_pop"})
-BOOLEANS = frozenset({"bool_and", "bool_or", "every"})
-BAG = frozenset({"min", "max", "sum", "avg", "count", "bit_and", "bit_or", "bit_xor"}) | VARIANCES
-"""Aggregates that can be computed from the multiset of their values."""
-SUPPORTED = BAG | BOOLEANS
 
 # Sums of numerics with more fractional digits than this are recomputed from their values: a running sum would
 # remember the scale of values that are gone, and avg() rounds by that scale.
@@ -129,7 +124,7 @@ def _placeholders(expression: exp.Expr, keys: list[exp.Expr], calls: list[exp.Ex
         for i, key in enumerate(keys):
             if bare == key:
                 return exp.column(f"k{i}")
-        if is_call(node):
+        if is_aggregate(node):
             if node not in calls:
                 calls.append(node)
             return exp.column(f"a{calls.index(node)}")
@@ -140,15 +135,6 @@ def _placeholders(expression: exp.Expr, keys: list[exp.Expr], calls: list[exp.Ex
         return None
 
     return ex.rewrite(expression, change)
-
-
-def is_call(node: exp.Expr) -> bool:
-    """Whether a node is an aggregate call, with its FILTER clause."""
-    if isinstance(node, exp.Filter):
-        return True
-    if isinstance(node, exp.Anonymous):
-        return str(node.this).lower() in ("every", "bit_xor")
-    return isinstance(node, exp.AggFunc)
 
 
 def parse_call(node: exp.Expr, scope: Scope) -> Call:

@@ -63,7 +63,7 @@ class Lowering:
             try:
                 self._type_cache[text] = self.types([text], source)[0]
             except UserError:
-                raise NotDifferentiable(f"the expression {text}, whose value has no type of its own") from None
+                raise NotDifferentiable(f"the expression {self._readable(expression)}") from None
         return self._type_cache[text]
 
     def bounds(self, expression: exp.Expr) -> Bounds | None:
@@ -90,6 +90,16 @@ class Lowering:
             return None
 
         return ex.rewrite(expression, change)
+
+    def _readable(self, expression: exp.Expr) -> str:
+        """The expression with the query's own table names."""
+
+        def change(node: exp.Expr) -> exp.Expr | None:
+            if isinstance(node, exp.Column) and ex.is_leaf_column(node):
+                return exp.column(node.name, table=self.leaves[int(node.table[1:])].alias)
+            return None
+
+        return ex.pg(ex.rewrite(self._expanded(expression), change))
 
     # -- computed columns ----------------------------------------------------------------------------------
 
@@ -188,7 +198,7 @@ class Lowering:
             elif late_allowed:
                 self.late.append(self.carry(condition))
             else:
-                raise NotDifferentiable(f"the outer join condition {ex.pg(condition)}")
+                raise NotDifferentiable(f"the outer join condition {self._readable(condition)}")
         return tuple(equi), tuple(residual)
 
     def _equi(self, condition: exp.Expr, nullable: frozenset[int], groups: list[set[int]]) -> Equi | None:
@@ -284,6 +294,7 @@ class Lowering:
         return Leaf(
             id=draft.id,
             source=draft.source,
+            alias=draft.alias,
             filters=tuple(ex.pg(f) for f in filters),
             clock_filters=tuple(ex.pg(ex.substitute_clock(f)) for f in clock),
             clock_negations=tuple(ex.negation(ex.substitute_clock(f)) for f in clock),

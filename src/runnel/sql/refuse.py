@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from runnel.sql.aggregates import is_aggregate
 from runnel.sql.draft import NotDifferentiable
 
 # sqlglot node -> the construct's name in messages; checked anywhere inside a SELECT's own expressions.
@@ -61,6 +62,11 @@ def check_block(select: exp.Select) -> None:
             raise NotDifferentiable("a subquery in a join condition")
 
 
+def has_aggregates(select: exp.Select) -> bool:
+    """Whether the select list aggregates."""
+    return any(is_aggregate(n) for e in select.expressions for n in e.walk())
+
+
 def is_stateful(select: exp.Select) -> bool:
     """Whether the block needs a head of its own (so it cannot be inlined)."""
     return bool(
@@ -69,20 +75,8 @@ def is_stateful(select: exp.Select) -> bool:
         or select.args.get("distinct")
         or select.args.get("limit")
         or select.args.get("offset")
-        or any(_has_aggregate(e) for e in select.expressions)
+        or has_aggregates(select)
     )
-
-
-def _has_aggregate(expression: exp.Expr) -> bool:
-    return any(isinstance(n, (exp.AggFunc, exp.Filter)) or is_named_aggregate(n) for n in expression.walk())
-
-
-_NAMED_AGGREGATES = frozenset({"every", "bit_xor", "any_value", "range_agg", "regr_count"})
-
-
-def is_named_aggregate(node: exp.Expr) -> bool:
-    """Aggregates that sqlglot parses as plain functions."""
-    return isinstance(node, exp.Anonymous) and str(node.this).lower() in _NAMED_AGGREGATES
 
 
 def with_ctes(query: exp.Query, outer: Mapping[str, exp.Query]) -> dict[str, exp.Query]:

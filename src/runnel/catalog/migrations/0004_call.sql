@@ -75,7 +75,7 @@ BEGIN
     IF dblink IS NULL THEN
         RAISE EXCEPTION 'the dblink extension is not installed, so SQL functions cannot reach the engine'
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'As an administrator run: CREATE EXTENSION dblink; or use the runnel command line.';
+                  HINT = 'As an administrator run: CREATE EXTENSION dblink;';
     END IF;
 
     BEGIN

@@ -1,0 +1,103 @@
+"""When refreshes happen: at once after a quiet time, not more often than asked, never for nothing."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+
+import runnel
+from tests.e2e.helpers import Stream, eventually, rows, script, value
+
+
+def refreshes(client: runnel.Client, name: str) -> list[runnel.client.Refresh]:
+    """Scheduled refreshes, oldest first."""
+    return [h for h in reversed(client.history(name, 100)) if h.initiated_by == "SCHEDULER"]
+
+
+def test_the_first_change_after_a_quiet_time_is_refreshed_at_once(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream
+) -> None:
+    script(db, "CREATE TABLE t (v int)")
+    stream("s", "SELECT count(*) AS n FROM t", schedule="4s")
+    time.sleep(4.5)
+    began = time.monotonic()
+    db.execute("INSERT INTO t VALUES (1)")
+    eventually(lambda: value(db, "SELECT n FROM s") == 1)
+    assert time.monotonic() - began < 2.5, "well under the schedule"
+    began = time.monotonic()
+    db.execute("INSERT INTO t VALUES (2)")
+    eventually(lambda: value(db, "SELECT n FROM s") == 2)
+    assert time.monotonic() - began > 2, "the second change waits"
+    first, second = refreshes(client, "s")[-2:]
+    assert 3.9 < (second.start_time - first.start_time).total_seconds() < 8
+
+
+def test_a_duration_is_the_least_time_between_refreshes(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream
+) -> None:
+    script(db, "CREATE TABLE t (v int)")
+    stream("s", "SELECT count(*) AS n FROM t", schedule="2s")
+    until = time.monotonic() + 7
+    written = 0
+    while time.monotonic() < until:
+        db.execute("INSERT INTO t VALUES (1)")
+        written += 1
+        time.sleep(0.05)
+    eventually(lambda: value(db, "SELECT n FROM s") == written)
+    starts = [h.start_time for h in refreshes(client, "s")]
+    assert len(starts) >= 2
+    assert min((b - a).total_seconds() for a, b in zip(starts, starts[1:], strict=False)) > 1.95
+    assert sum(h.changes_read or 0 for h in refreshes(client, "s")) == written
+
+
+def test_nothing_changed_means_no_history_and_no_spark_job(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream
+) -> None:
+    script(db, "CREATE TABLE t (id int, v int, seen int); INSERT INTO t VALUES (1, 1, 1)")
+    stream("s", "SELECT id, v FROM t WHERE v > 0", schedule="1s")
+    stream("f", "SELECT id, v FROM t WHERE v > 0", mode="FULL", schedule="1s")
+    time.sleep(2.5)
+    assert refreshes(client, "s") == refreshes(client, "f") == []
+    client.refresh("s")
+    manual = client.history("s")[0]
+    assert (manual.spark_jobs, manual.rows_inserted, manual.rows_deleted, manual.changes_read) == (0, 0, 0, 0)
+    db.execute("UPDATE t SET seen = 2")
+    time.sleep(2.5)
+    assert not any(h.rows_inserted or h.rows_deleted for h in refreshes(client, "s"))
+    stamp = value(db, "SELECT staleness FROM pgtrickle.pgt_status() WHERE name LIKE '%.s'")
+    assert stamp.total_seconds() < 5
+
+
+def test_cron_fires_at_its_times(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
+    script(db, "CREATE TABLE t (v int)")
+    stream("every_two", "SELECT count(*) AS n FROM t", schedule="*/2 * * * * *")
+    stream("yearly", "SELECT count(*) AS n FROM t", schedule="@yearly")
+    db.execute("INSERT INTO t VALUES (1)")
+    eventually(lambda: value(db, "SELECT n FROM every_two") == 1, 8)
+    assert refreshes(client, "every_two")[0].start_time.second % 2 == 0
+    assert value(db, "SELECT n FROM yearly") == 0
+
+
+def test_calculated_follows_the_tables_that_read_it(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream
+) -> None:
+    script(db, "CREATE TABLE t (v int)")
+    stream("base", "SELECT v FROM t", schedule="calculated")
+    stream("slow", "SELECT count(*) AS n FROM base", schedule="1h")
+    db.execute("INSERT INTO t VALUES (1)")
+    time.sleep(2.5)
+    assert rows(db, "SELECT * FROM base") == [], "nobody needs it within the hour"
+    stream("fast", "SELECT sum(v) AS s FROM base", schedule="1s")
+    db.execute("INSERT INTO t VALUES (2)")
+    eventually(lambda: value(db, "SELECT s FROM fast") == 3)
+
+
+def test_an_altered_schedule_counts_at_once(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
+    script(db, "CREATE TABLE t (v int)")
+    stream("s", "SELECT count(*) AS n FROM t", schedule="1h")
+    db.execute("INSERT INTO t VALUES (1)")
+    time.sleep(1)
+    assert value(db, "SELECT n FROM s") == 0
+    client.alter_stream_table("s", schedule="1s")
+    eventually(lambda: value(db, "SELECT n FROM s") == 1, 5)

@@ -1,0 +1,60 @@
+"""Failures that random scenarios have found, each in its smallest form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.oracle.scenario import Scenario
+
+pytestmark = pytest.mark.slow
+
+Replay = Callable[[Scenario], None]
+
+
+def test_is_not_distinct_from_is_a_join_key_of_outer_joins(replay: Replay) -> None:
+    """PostgreSQL prints it as NOT (a IS DISTINCT FROM b), which was taken for a condition only it can evaluate."""
+    replay(
+        Scenario(
+            tables=[
+                "CREATE TABLE t0 (k int, a int)",
+                "CREATE TABLE t1 (k int, a int)",
+                "INSERT INTO t0 VALUES (1, 1), (2, NULL)",
+                "INSERT INTO t1 VALUES (1, 1), (5, NULL)",
+            ],
+            streams={
+                "s0": "SELECT a0.k AS c0, a1.k AS c1 FROM t0 a0 LEFT JOIN t1 a1 ON a0.a IS NOT DISTINCT FROM a1.a",
+                "s1": "SELECT a0.k AS c0, a1.k AS c1 FROM t0 a0 JOIN t1 a1 ON a0.a IS NOT DISTINCT FROM a1.a",
+                "s2": "SELECT a0.k AS c0, a1.k AS c1 FROM t0 a0 LEFT JOIN t1 a1 "
+                "ON a0.k = a1.k AND a0.a IS DISTINCT FROM a1.a",
+            },
+            steps=[
+                ["INSERT INTO t1 VALUES (6, NULL), (7, 1)"],
+                ["DELETE FROM t1 WHERE a IS NULL", "UPDATE t1 SET a = NULL WHERE k = 7"],
+                ["INSERT INTO t0 VALUES (3, NULL), (7, 0)", "DELETE FROM t1 WHERE k = 7"],
+            ],
+        )
+    )
+
+
+def test_outer_join_on_false_pads_every_row(replay: Replay) -> None:
+    replay(
+        Scenario(
+            tables=["CREATE TABLE t0 (k int)", "CREATE TABLE t1 (k int)", "INSERT INTO t0 VALUES (1)"],
+            streams={"s0": "SELECT a0.k AS c0, a1.k AS c1 FROM t0 a0 FULL JOIN t1 a1 ON false"},
+            steps=[["INSERT INTO t1 VALUES (1), (NULL)"], ["DELETE FROM t0"], ["DELETE FROM t1 WHERE k = 1"]],
+        )
+    )
+
+
+def test_is_not_true_is_printed_back_faithfully(replay: Replay) -> None:
+    replay(
+        Scenario(
+            tables=["CREATE TABLE t0 (k int, a bool)", "INSERT INTO t0 VALUES (1, true), (2, NULL), (3, false)"],
+            streams={
+                "s0": "SELECT a0.k AS c0, (a0.a IS NOT FALSE) AS c1 FROM t0 a0 WHERE a0.a IS NOT TRUE",
+            },
+            steps=[["UPDATE t0 SET a = NOT a"], ["UPDATE t0 SET a = NULL WHERE k = 1"]],
+        )
+    )
