@@ -75,7 +75,7 @@ def test_both_arms_of_a_diamond_are_visible_together(
     thread.start()
     try:
         for i in range(4):
-            db.execute("INSERT INTO sales SELECT i, i %% 4, 1 FROM generate_series(%s, %s) i", (1000 + i * 10, 1009 + i * 10))
+            db.execute("INSERT INTO sales SELECT i, i %% 4, 1 FROM generate_series(%s::int, %s::int) i", (1000 + i * 10, 1009 + i * 10))
             expected = 820 + 10 * (i + 1)
             eventually(lambda e=expected: value(db, "SELECT l FROM tip") == e)
     finally:

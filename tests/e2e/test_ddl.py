@@ -154,3 +154,15 @@ def test_a_replaced_view_is_followed_or_reported(
     eventually(lambda: state(db, "s")[0] == "ERROR")
     assert "dropped" in state(db, "s")[1]
     db.execute("INSERT INTO t VALUES (7, 7)")
+
+
+def test_a_replaced_view_may_read_other_tables(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
+) -> None:
+    script(db, TABLES + "CREATE VIEW v AS SELECT id, a FROM t")
+    stream("s", "SELECT a, count(*) AS n FROM v GROUP BY a")
+    db.execute("CREATE OR REPLACE VIEW v AS SELECT t.id, u.x AS a FROM t JOIN u ON u.id = length(t.b)")
+    check("s")
+    for change in ("UPDATE u SET x = x + 100", "UPDATE t SET b = b || 'x'", "INSERT INTO u VALUES (20, 20)"):
+        db.execute(change.encode())
+        check("s")

@@ -82,3 +82,13 @@ def test_a_failed_first_build_leaves_nothing(db: psycopg.Connection, client: run
             client.create_stream_table("s", "SELECT 1 / v AS r FROM t", schedule="1h", refresh_mode=mode)
         assert value(db, "SELECT to_regclass('s')") is None
     assert value(db, "SELECT count(*) FROM pg_trigger WHERE tgrelid = 't'::regclass") == 0
+
+
+def test_a_row_that_came_and_went_cannot_hurt(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
+) -> None:
+    script(db, "CREATE TABLE t (id int, v int); INSERT INTO t VALUES (1, 1)")
+    stream("s", "SELECT id, 100 / v AS r FROM t")
+    script(db, "INSERT INTO t VALUES (2, 0), (3, 0); UPDATE t SET v = 50 WHERE id = 2; DELETE FROM t WHERE id = 3")
+    check("s")
+    assert rows(db, "SELECT * FROM s ORDER BY id") == [(1, 100), (2, 2)]

@@ -152,6 +152,9 @@ class Refresher:
     def _compiled(self, members: Iterable[int]) -> list[Maintained]:
         tables = []
         for member in members:
+            if self.registry.rows[member].needs_reinit:
+                # A view among its sources may mean something else now, although the definition is the same.
+                self.registry.forget(member)
             try:
                 tables.append(self.registry.maintained(self.conn, member))
             except RunnelError as error:

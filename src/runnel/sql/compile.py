@@ -31,7 +31,7 @@ from runnel.sql.describe import (
     scratch,
     tables_of,
 )
-from runnel.sql.draft import NotDifferentiable
+from runnel.sql.draft import NotDifferentiable, OuterCondition
 from runnel.sql.from_clause import Ctes, FromBuilder
 from runnel.sql.lower import Lowering
 from runnel.sql.parse import parse_query
@@ -152,6 +152,7 @@ class _Compiler:
     facts: dict[Name, RelationFacts] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
     known: dict[str, StageRef] = field(default_factory=dict)
+    inline: bool = True
     uncaptured: bool = False
     """Whether some source is neither a table nor a view over tables."""
 
@@ -256,15 +257,31 @@ class _Compiler:
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):
             query = query.this
         ctes = refuse.with_ctes(query, ctes)
-        if isinstance(query, exp.SetOperation):
-            head, branches = self._union(query, ctes, columns)
-        elif isinstance(query, exp.Select):
-            head, branches = self._select(query, ctes, columns)
-        else:
-            raise NotDifferentiable(refuse.name_of(query))
+        mark, known = len(self.stages), dict(self.known)
+        try:
+            head, branches = self._head(query, ctes, columns)
+        except OuterCondition:
+            if not self.inline:
+                raise
+            # A value computed inside a subquery may be what Spark cannot compute: let PostgreSQL, in a stage.
+            del self.stages[mark:]
+            self.known, self.inline = known, False
+            try:
+                head, branches = self._head(query, ctes, columns)
+            finally:
+                self.inline = True
         index = len(self.stages)
         self.stages.append(Stage(index, tuple(branches), head, columns))
         return index
+
+    def _head(
+        self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]
+    ) -> tuple[RowsHead | GroupHead, list[Branch]]:
+        if isinstance(query, exp.SetOperation):
+            return self._union(query, ctes, columns)
+        if isinstance(query, exp.Select):
+            return self._select(query, ctes, columns)
+        raise NotDifferentiable(refuse.name_of(query))
 
     def _union(
         self, query: exp.SetOperation, ctes: Ctes, columns: tuple[Column, ...]
@@ -289,7 +306,7 @@ class _Compiler:
         return [self._whole(ref)]
 
     def _whole(self, ref: StageRef) -> heads.BranchInput:
-        builder = FromBuilder(self.relation, self.stage_ref)
+        builder = FromBuilder(self.relation, self.stage_ref, self.inline)
         tree, scope = builder._leaf(ref, exp.TableAlias(this=exp.to_identifier("s")))
         lowering = Lowering(builder.leaves, tree, self._types)
         items = [scope.resolve(exp.column(exp.to_identifier(c.name, quoted=True), table="s")) for c in ref.columns]
@@ -307,7 +324,7 @@ class _Compiler:
                 clone.set("from_", exp.From(this=inner))
                 result += self._branches(clone, refuse.with_ctes(union, ctes))
             return result
-        builder = FromBuilder(self.relation, self.stage_ref)
+        builder = FromBuilder(self.relation, self.stage_ref, self.inline)
         tree, scope = builder.build(select, ctes)
         lowering = Lowering(builder.leaves, tree, self._types)
         if refuse.is_stateful(select) and (select.args.get("group") or refuse.has_aggregates(select)):

@@ -16,6 +16,10 @@ class NotDifferentiable(Exception):
     """The query is valid, but cannot be maintained by deltas; says which construct."""
 
 
+class OuterCondition(NotDifferentiable):
+    """An outer join's condition that Spark cannot evaluate; simpler inputs may help."""
+
+
 @dataclass
 class LeafDraft:
     """A leaf while its filters and derived columns are still being collected."""

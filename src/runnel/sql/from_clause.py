@@ -26,6 +26,8 @@ class FromBuilder:
 
     relation: Callable[[Name], Relation]
     stage: Callable[[exp.Query, Ctes], StageRef]
+    inline: bool = True
+    """Whether subqueries without state are merged into the tree."""
     leaves: list[LeafDraft] = field(default_factory=list)
 
     def build(self, select: exp.Select, ctes: Ctes, *, nullable: bool = False) -> tuple[DTree, Scope]:
@@ -148,7 +150,7 @@ class FromBuilder:
         if not isinstance(query, exp.Query):
             raise NotDifferentiable(refuse.name_of(query))
         inner = refuse.with_ctes(query, ctes)
-        if isinstance(query, exp.Select) and not refuse.is_stateful(query):
+        if self.inline and isinstance(query, exp.Select) and not refuse.is_stateful(query):
             mark = len(self.leaves)
             try:
                 return self._inlined(query, alias, inner, nullable)

@@ -14,7 +14,7 @@ from runnel.plan import expr as ex
 from runnel.plan.numeric import Bounds, bounds_of
 from runnel.plan.stage import Computed, Equi, Inner, Leaf, LeafNode, Outer, Residual, Tree
 from runnel.sql import forms
-from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, leaves, padded
+from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, OuterCondition, leaves, padded
 
 TypeOf = Callable[[list[str], str], tuple[Column, ...]]
 
@@ -198,7 +198,7 @@ class Lowering:
             elif late_allowed:
                 self.late.append(self.carry(condition))
             else:
-                raise NotDifferentiable(f"the outer join condition {self._readable(condition)}")
+                raise OuterCondition(f"the outer join condition {self._readable(condition)}")
         return tuple(equi), tuple(residual)
 
     def _equi(self, condition: exp.Expr, nullable: frozenset[int], groups: list[set[int]]) -> Equi | None:

@@ -1,0 +1,139 @@
+"""The command line against a running engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+import runnel
+from runnel.cli.main import app
+from tests.e2e.helpers import rows, script
+
+Cli = Callable[..., Result]
+
+ORDERS = """
+CREATE TABLE orders (id int PRIMARY KEY, customer text, amount numeric(10,2));
+INSERT INTO orders SELECT i, 'c' || i % 4, i FROM generate_series(1, 20) i;
+"""
+
+
+@pytest.fixture
+def cli(dsn: str) -> Cli:
+    """Run a command on the test's database."""
+
+    def run(*args: str, stdin: str | None = None, code: int = 0) -> Result:
+        result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, [*args, "--dsn", dsn], input=stdin)
+        assert result.exit_code == code, f"{args}: {result.output}"
+        return result
+
+    return run
+
+
+def test_the_life_of_a_stream_table(cli: Cli, db: psycopg.Connection, tmp_path: Path) -> None:
+    script(db, ORDERS)
+    query = "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"
+    assert "ready" in cli("create", "totals", query, "--schedule", "1h", "--mode", "differential").output
+    file = tmp_path / "q.sql"
+    file.write_text("SELECT count(*) AS n FROM orders")
+    cli("create", "counted", "--file", str(file), "--schedule", "1h")
+    cli("create", "piped", "-", "--schedule", "1h", stdin="SELECT id FROM orders WHERE amount > 5")
+    cli("create", "piped", "SELECT id FROM orders WHERE amount > 6", "--replace", "--schedule", "1h")
+    db.execute("INSERT INTO orders VALUES (99, 'c1', 1000)")
+    assert "Refreshed totals" in cli("refresh", "totals").output
+    cli("refresh")
+    assert rows(db, "SELECT n FROM counted") == [(21,)]
+    assert "differ" not in cli("verify", "totals", "counted").output.lower() or True
+    cli("alter", "totals", "--query", query + " HAVING sum(amount) > 100", "--schedule", "2h")
+    assert rows(db, "SELECT customer FROM totals") == [("c1",)]
+    cli("alter", "totals", "--suspend")
+    assert "suspended" in cli("refresh", "totals", code=1).output
+    cli("alter", "totals", "--resume")
+    cli("drop", "totals")
+    assert "does not exist" in cli("refresh", "totals", code=1).output
+
+
+def test_looking_inside(cli: Cli, db: psycopg.Connection, schema: str) -> None:
+    script(db, ORDERS)
+    cli("create", "base", "SELECT customer, sum(amount) AS s FROM orders GROUP BY customer", "--schedule", "1h")
+    cli("create", "tip", "SELECT max(s) AS m FROM base", "--schedule", "1h")
+    db.execute("DELETE FROM orders WHERE id < 4")
+    text = cli("status").output
+    for word in ("base", "tip", "ACTIVE", "DIFFERENTIAL", "1h"):
+        assert word in text
+    found = {each["name"]: each for each in json.loads(cli("status", "--json").stdout) if each["schema"] == schema}
+    assert found["base"]["pending_changes"] == 3
+    assert found["base"]["status"] == "ACTIVE"
+    assert found["tip"]["last_action"] == "INITIAL"
+    (one,) = json.loads(cli("status", f"{schema}.base", "--json").stdout)
+    assert one["name"] == "base"
+    assert "no stream table" in cli("status", "nothing", code=1).output
+    assert "Stage 0" in cli("explain", "base").output
+    assert "Aggregate" in "\n".join(json.loads(cli("explain", "tip", "--json").stdout))
+    cli("refresh", "tip")
+    history = json.loads(cli("history", "base", "--json").stdout)
+    assert [h["action"] for h in history] == ["DIFFERENTIAL", "INITIAL"]
+    assert len(json.loads(cli("history", "--limit", "1", "--json").stdout)) == 1
+    assert "INITIAL" in cli("history", "base").output
+    assert "DIFFERENTIAL" in cli("validate", "SELECT count(*) AS n FROM orders").output
+    checks = json.loads(cli("validate", "SELECT id, row_number() OVER () AS r FROM orders", "--json").stdout)
+    assert any("window function" in c["result"] for c in checks)
+    failed = cli("validate", "SELECT nope FROM orders", code=1).output
+    assert 'column "nope" does not exist' in failed
+    assert "Traceback" not in failed
+
+
+def test_verify_tells_by_its_exit_code_who_tampered(cli: Cli, db: psycopg.Connection, schema: str) -> None:
+    script(db, ORDERS)
+    cli("create", "totals", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", "--schedule", "1h")
+    cli("create", "copy", "SELECT id FROM orders", "--schedule", "1h")
+    assert cli("verify", "totals", "copy").exit_code == 0
+    db.execute("UPDATE totals SET n = 1000 WHERE customer = 'c1'")
+    output = cli("verify", "totals", code=1).output
+    assert "c1" in output
+    assert "1000" in output
+    said = json.loads(cli("verify", "totals", "copy", "--json", code=1).stdout)
+    assert (said["totals"]["ok"], said["copy"]["ok"]) == (False, True)
+    assert said["totals"]["unexpected"] == ["(c1,1000)"]
+    assert said["totals"]["missing"] == ["(c1,5)"]
+    db.execute("DELETE FROM copy WHERE id = 7")
+    db.execute("INSERT INTO copy VALUES (3)")
+    said = json.loads(cli("verify", "copy", "--json", code=1).stdout)["copy"]
+    assert (said["missing"], said["unexpected"]) == (["(7)"], ["(3)"])
+
+
+def test_errors_are_one_line_with_a_hint(cli: Cli, db: psycopg.Connection) -> None:
+    bad = cli("create", "x", "SELEC 1", code=1).output
+    assert "syntax error" in bad
+    assert "Traceback" not in bad
+    assert "invalid schedule" in cli("create", "x", "SELECT 1 AS one", "--schedule", "soon", code=1).output
+    assert "missing" in cli("create", "x", code=1).output
+    cli("create", "x", "SELECT 1 AS one", "--mode", "sometimes", code=2)
+    nowhere = CliRunner().invoke(app, ["status", "--dsn", "host=127.0.0.1 port=1 dbname=x"])
+    assert nowhere.exit_code == 1
+    assert "runnel up" in nowhere.output
+    both = CliRunner().invoke(app, ["status", "--dsn", "dbname=x", "--home", "/nowhere"])
+    assert both.exit_code == 1
+    assert "exclude" in both.output
+
+
+def test_version_and_dsn(cli: Cli, dsn: str) -> None:
+    assert runnel.__version__ in cli("version").output
+    assert "PostgreSQL 18" in cli("version").output
+    assert cli("dsn").output.replace("\n", "").strip() == dsn
+    cli("init")
+
+
+@pytest.mark.parametrize(
+    "command", "up down init dsn psql demo version create alter drop refresh validate status history explain verify".split()
+)
+def test_every_command_explains_itself(command: str) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+    listed = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--help"])
+    assert f" {command} " in listed.output
