@@ -47,7 +47,7 @@ def test_the_life_of_a_stream_table(cli: Cli, db: psycopg.Connection, tmp_path: 
     assert "Refreshed totals" in cli("refresh", "totals").output
     cli("refresh")
     assert rows(db, "SELECT n FROM counted") == [(21,)]
-    assert "differ" not in cli("verify", "totals", "counted").output.lower() or True
+    cli("verify", "totals", "counted")
     cli("alter", "totals", "--query", query + " HAVING sum(amount) > 100", "--schedule", "2h")
     assert rows(db, "SELECT customer FROM totals") == [("c1",)]
     cli("alter", "totals", "--suspend")

@@ -49,8 +49,6 @@ def test_work_done_while_no_engine_ran_is_caught_up(own_database: str, spark: Sp
 
 
 def test_an_engine_survives_the_loss_of_its_connections(own_database: str, spark: SparkSession) -> None:
-    from tests.e2e.helpers import eventually
-
     with psycopg.connect(own_database, autocommit=True) as db, running_engine(own_database, spark):
         db.execute("CREATE TABLE t (v int)")
         db.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT count(*) AS n FROM t', '1s')")

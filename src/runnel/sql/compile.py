@@ -9,42 +9,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from runnel.errors import UserError
-from runnel.model.names import Name
-from runnel.model.types import Column
 from runnel.plan.expr import mentions_clock
-from runnel.plan.stage import Branch, GroupHead, Inner, LeafNode, Outer, Plan, Relation, RowsHead, Stage, StageRef, Tree
-from runnel.sql import heads, refuse
+from runnel.plan.stage import Plan, Relation
 from runnel.sql.aggregates import SUPPORTED
 from runnel.sql.describe import (
     Description,
-    RelationFacts,
-    canonical_print,
     describe,
-    describe_expressions,
-    relation_facts,
     scratch,
-    tables_of,
 )
-from runnel.sql.draft import NotDifferentiable, OuterCondition
-from runnel.sql.from_clause import Ctes, FromBuilder
-from runnel.sql.lower import Lowering
+from runnel.sql.draft import NotDifferentiable
 from runnel.sql.parse import parse_query
+from runnel.sql.stages import Compiler
 
 if TYPE_CHECKING:
     import psycopg
-
-# Spellings of the same function; PostgreSQL prints the one that was written, sqlglot its favourite.
-_SYNONYMS = (
-    ("now()", "CURRENT_TIMESTAMP"), ("variance(", "var_samp("), ("stddev_samp(", "stddev("), ("bool_and(", "every("),
-)  # fmt: skip
-
-SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +54,7 @@ def compile_query(
     with scratch(conn, settings, role):
         description = describe(conn, query)
         _refuse_volatile(description)
-        compiler = _Compiler(conn)
+        compiler = Compiler(conn)
         reason: str | None = None
         plan: Plan | None = None
         tree = parse_query(description.canonical)
@@ -142,299 +126,3 @@ def _column_uses(plan: Plan | None, relations: tuple[Relation, ...]) -> dict[int
                 if isinstance(leaf.source, Relation):
                     uses[leaf.source.oid] |= set(leaf.uses)
     return {oid: tuple(sorted(names)) for oid, names in uses.items()}
-
-
-@dataclass
-class _Compiler:
-    conn: psycopg.Connection
-    tables: dict[Name, Relation] = field(default_factory=dict)
-    views: dict[Name, Relation] = field(default_factory=dict)
-    facts: dict[Name, RelationFacts] = field(default_factory=dict)
-    stages: list[Stage] = field(default_factory=list)
-    known: dict[str, StageRef] = field(default_factory=dict)
-    inline: bool = True
-    uncaptured: bool = False
-    """Whether some source is neither a table nor a view over tables."""
-
-    # -- sources -------------------------------------------------------------------------------------------
-
-    def look_up(self, name: Name) -> RelationFacts:
-        if name not in self.facts:
-            self.facts[name] = relation_facts(self.conn, name)
-        return self.facts[name]
-
-    def relation(self, name: Name) -> Relation:
-        facts = self.look_up(name)
-        self._record(facts)
-        if facts.kind == "m":
-            raise NotDifferentiable(f"the materialized view {name}")
-        if facts.kind == "f":
-            raise NotDifferentiable(f"the foreign table {name}")
-        if facts.row_security:
-            raise NotDifferentiable(f"row-level security on {name}")
-        if name.schema in SYSTEM_SCHEMAS:
-            raise NotDifferentiable(f"the system catalog {name}")
-        return facts.relation
-
-    def _record(self, facts: RelationFacts) -> None:
-        name = facts.relation.name
-        if facts.temporary:
-            raise UserError(
-                f'relation "{name}" is temporary: only the session that made it can read it',
-                hint="Use a permanent table.",
-                sqlstate="0A000",
-            )
-        if facts.kind in ("r", "p") and name.schema not in SYSTEM_SCHEMAS:
-            self.tables[name] = facts.relation
-        elif facts.kind != "v":
-            self.uncaptured = True
-
-    def touch_all(self, tree: exp.Query) -> None:
-        """Record every table of a query that has no plan: FULL refreshes still follow their changes."""
-        ctes = {c.alias for c in tree.find_all(exp.CTE)}
-        for table in tree.find_all(exp.Table):
-            if isinstance(table.this, exp.Identifier) and (table.db or table.name not in ctes):
-                self._record(self.look_up(Name(table.db or "pg_catalog", table.name)))
-
-    def tables_by_rewrite(self, query: str) -> tuple[Relation, ...]:
-        """The tables of a query that sqlglot cannot parse, from PostgreSQL's dependency records."""
-        for name in tables_of(self.conn, query):
-            self._record(self.look_up(name))
-        return tuple(self.tables.values())
-
-    def inline_views(self, tree: exp.Query) -> exp.Query:
-        """Replace every view by its definition, all the way down."""
-        ctes = {c.alias for c in tree.find_all(exp.CTE)}
-        for table in list(tree.find_all(exp.Table)):
-            if not isinstance(table.this, exp.Identifier) or (not table.db and table.name in ctes):
-                continue
-            facts = self.look_up(Name(table.db or "pg_catalog", table.name))
-            if facts.definition is None:
-                continue
-            body = parse_query(facts.definition)
-            if body is None or not self.round_trips(facts.definition, body):
-                raise NotDifferentiable(f"the view {facts.relation.name}, which cannot be printed back faithfully")
-            self.views[facts.relation.name] = facts.relation
-            alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(table.name, quoted=True))
-            inlined = exp.Subquery(this=self.inline_views(body), alias=alias.copy())
-            if table.args.get("joins"):
-                inlined.set("joins", table.args["joins"])
-            table.replace(inlined)
-        return tree
-
-    def round_trips(self, canonical: str, tree: exp.Query) -> bool:
-        """Whether sqlglot's print of the tree means the same to PostgreSQL as the original."""
-        printed = tree.sql(dialect="postgres")
-        try:
-            with self.conn.transaction():
-                again = canonical_print(self.conn, printed)
-                # Reading its own print back, PostgreSQL flattens nested ANDs and ORs, as it did with ours.
-                once_more = canonical_print(self.conn, canonical)
-        except UserError:
-            return False
-        return _normal(again) in (_normal(canonical), _normal(once_more))
-
-    # -- stages --------------------------------------------------------------------------------------------
-
-    def plan(self, tree: exp.Query, columns: tuple[Column, ...], settings: Mapping[str, str]) -> Plan:
-        tree = tree.copy()
-        if not (tree.args.get("limit") or tree.args.get("offset")):
-            tree.set("order", None)
-        self._stage(tree, {}, columns)
-        return Plan(tuple(self._with_indexes()), tuple(self.tables.values()), dict(settings))
-
-    def stage_ref(self, query: exp.Query, ctes: Ctes) -> StageRef:
-        """A hidden stage for a subquery; the same subquery twice is one stage."""
-        text = _standalone(query, ctes)
-        if text not in self.known:
-            with self.conn.transaction():
-                columns = describe(self.conn, text).columns
-            index = self._stage(query, ctes, columns)
-            self.known[text] = StageRef(index, columns)
-        return self.known[text]
-
-    def _stage(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> int:
-        while isinstance(query, exp.Subquery) and not query.args.get("joins"):
-            query = query.this
-        ctes = refuse.with_ctes(query, ctes)
-        mark, known = len(self.stages), dict(self.known)
-        try:
-            head, branches = self._head(query, ctes, columns)
-        except OuterCondition:
-            if not self.inline:
-                raise
-            # A value computed inside a subquery may be what Spark cannot compute: let PostgreSQL, in a stage.
-            del self.stages[mark:]
-            self.known, self.inline = known, False
-            try:
-                head, branches = self._head(query, ctes, columns)
-            finally:
-                self.inline = True
-        index = len(self.stages)
-        self.stages.append(Stage(index, tuple(branches), head, columns))
-        return index
-
-    def _head(
-        self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[RowsHead | GroupHead, list[Branch]]:
-        if isinstance(query, exp.SetOperation):
-            return self._union(query, ctes, columns)
-        if isinstance(query, exp.Select):
-            return self._select(query, ctes, columns)
-        raise NotDifferentiable(refuse.name_of(query))
-
-    def _union(
-        self, query: exp.SetOperation, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[RowsHead | GroupHead, list[Branch]]:
-        if not isinstance(query, exp.Union):
-            raise NotDifferentiable(type(query).__name__.upper())
-        if query.args.get("limit") or query.args.get("offset"):
-            raise NotDifferentiable("LIMIT")
-        distinct = bool(query.args.get("distinct"))
-        members = _flatten(_without_ctes(query), distinct)
-        inputs = [i for m in members for i in self._members(m, ctes)]
-        return heads.distinct_head(inputs, columns) if distinct else heads.rows_head(inputs, columns)
-
-    def _members(self, query: exp.Query, ctes: Ctes) -> list[heads.BranchInput]:
-        """A member of a UNION as branches: inlined when it has no state, else through a stage of its own."""
-        while isinstance(query, exp.Subquery):
-            query = query.this
-        ctes = refuse.with_ctes(query, ctes)
-        if isinstance(query, exp.Select) and not refuse.is_stateful(query):
-            return self._branches(query, ctes)
-        ref = self.stage_ref(query, ctes)
-        return [self._whole(ref)]
-
-    def _whole(self, ref: StageRef) -> heads.BranchInput:
-        builder = FromBuilder(self.relation, self.stage_ref, self.inline)
-        tree, scope = builder._leaf(ref, exp.TableAlias(this=exp.to_identifier("s")))
-        lowering = Lowering(builder.leaves, tree, self._types)
-        items = [scope.resolve(exp.column(exp.to_identifier(c.name, quoted=True), table="s")) for c in ref.columns]
-        return heads.BranchInput(lowering, scope, items)
-
-    def _branches(self, select: exp.Select, ctes: Ctes) -> list[heads.BranchInput]:
-        refuse.check_block(select)
-        union = _sole_union(select)
-        if union is not None:
-            source = select.args["from_"].this
-            result = []
-            for member in _flatten(_without_ctes(union), False):
-                inner = exp.Subquery(this=_named_like(member, union), alias=source.args["alias"].copy())
-                clone = select.copy()
-                clone.set("from_", exp.From(this=inner))
-                result += self._branches(clone, refuse.with_ctes(union, ctes))
-            return result
-        builder = FromBuilder(self.relation, self.stage_ref, self.inline)
-        tree, scope = builder.build(select, ctes)
-        lowering = Lowering(builder.leaves, tree, self._types)
-        if refuse.is_stateful(select) and (select.args.get("group") or refuse.has_aggregates(select)):
-            return [heads.BranchInput(lowering, scope, [])]
-        return [heads.BranchInput(lowering, scope, [scope.resolve(e.unalias()) for e in select.expressions])]
-
-    def _select(
-        self, select: exp.Select, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[RowsHead | GroupHead, list[Branch]]:
-        refuse.check_block(select)
-        grouped = bool(select.args.get("group") or select.args.get("having") or refuse.has_aggregates(select))
-        if select.args.get("distinct") and grouped:
-            inner = select.copy()
-            inner.set("distinct", None)
-            inner.set("order", None)
-            return heads.distinct_head([self._whole(self.stage_ref(inner, ctes))], columns)
-        branches = self._branches(select, ctes)
-        if grouped:
-            return heads.group_head(branches, select, columns)
-        if select.args.get("distinct"):
-            return heads.distinct_head(branches, columns)
-        return heads.rows_head(branches, columns)
-
-    def _types(self, expressions: list[str], source: str) -> tuple[Column, ...]:
-        with self.conn.transaction():
-            return describe_expressions(self.conn, expressions, source)
-
-    def _with_indexes(self) -> list[Stage]:
-        """Tell hidden stages by which of their columns later stages join."""
-        wanted: dict[int, set[str]] = {}
-        for stage in self.stages:
-            for branch in stage.branches:
-                for leaf_id, sql in _join_keys(branch.tree):
-                    source = branch.leaves[leaf_id].source
-                    if isinstance(source, StageRef):
-                        names = {c.name for c in source.columns if sql == f'l{leaf_id}."{c.name}"'}
-                        wanted.setdefault(source.index, set()).update(names)
-        return [replace(s, indexed=tuple(sorted(wanted.get(s.index, ())))) for s in self.stages]
-
-
-def _normal(text: str) -> str:
-    for a, b in _SYNONYMS:
-        text = text.replace(a, b)
-    return text
-
-
-def _standalone(query: exp.Query, ctes: Ctes) -> str:
-    copy = query.copy()
-    if ctes and not copy.args.get("with_"):
-        copy.set(
-            "with_",
-            exp.With(
-                expressions=[
-                    exp.CTE(this=b.copy(), alias=exp.TableAlias(this=exp.to_identifier(n, quoted=True)))
-                    for n, b in ctes.items()
-                ]
-            ),
-        )
-    return copy.sql(dialect="postgres")
-
-
-def _without_ctes(query: exp.Query) -> exp.Query:
-    """The query without its WITH clause, whose CTEs are visible already."""
-    copy = query.copy()
-    copy.set("with_", None)
-    return copy
-
-
-def _flatten(query: exp.Query, distinct: bool) -> list[exp.Query]:
-    """Members of a UNION chain. Below UNION, UNION ALL and UNION may be mixed: duplicates do not matter."""
-    if isinstance(query, exp.Union) and not query.args.get("limit") and not query.args.get("with_"):
-        same = bool(query.args.get("distinct")) == distinct or distinct
-        if same:
-            return _flatten(query.this, distinct) + _flatten(query.expression, distinct)
-    return [query]
-
-
-def _sole_union(select: exp.Select) -> exp.Union | None:
-    """The UNION ALL that is a SELECT's only source, if so: its members can become branches."""
-    source = select.args.get("from_")
-    if source is None or select.args.get("joins"):
-        return None
-    item = source.this
-    if not isinstance(item, exp.Subquery) or item.args.get("joins") or not isinstance(item.this, exp.Union):
-        return None
-    union = item.this
-    if union.args.get("distinct") or union.args.get("limit") or union.args.get("offset"):
-        return None
-    return union
-
-
-def _named_like(member: exp.Query, union: exp.Union) -> exp.Query:
-    """A member of a union with the column names of the union (its first member's)."""
-    first: exp.Query = union
-    while isinstance(first, exp.SetOperation):
-        first = first.this
-    names = [e.alias_or_name for e in first.expressions]
-    copy = member.copy()
-    if isinstance(copy, exp.Select):
-        items = [exp.alias_(e.unalias(), n, quoted=True) for e, n in zip(copy.expressions, names, strict=True)]
-        copy.set("expressions", items)
-    return copy
-
-
-def _join_keys(tree: Tree) -> list[tuple[int, str]]:
-    match tree:
-        case LeafNode():
-            return []
-        case Inner(children=children, equi=equi):
-            below = [k for c in children for k in _join_keys(c)]
-        case Outer(left=left, right=right, equi=equi):
-            below = _join_keys(left) + _join_keys(right)
-    return below + [p for e in equi for p in ((e.left_leaf, e.left_sql), (e.right_leaf, e.right_sql))]
