@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -35,6 +36,8 @@ def main() -> int:
     first = options.seed if options.seed is not None else random.randrange(1_000_000)
     # What hypothesis thinks of slow tests is not news here.
     warnings.simplefilter("ignore")
+    # Ended early, the soak still stops what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with _stack() as oracle:
         _show(f"soak: {options.minutes:g} minutes from seed {first}")
         return _soak(oracle, options.minutes * 60, first, options.failures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -46,25 +46,47 @@ class Batches:
         def property_holds(scenario: Scenario) -> None:
             self.check(scenario)
 
-        self._shrink_until = float("inf")
-        property_holds()
+        self._found = None
+        try:
+            property_holds()
+        except _TimeIsOver:
+            if self._found is not None:
+                raise self._found.failure from None
 
     def check(self, scenario: Scenario) -> None:
-        """Play a scenario unless the answer is known, or the time is over."""
+        """Play a scenario unless the answer is known."""
         text = str(scenario)
         if text in self.failed:
             raise self.failed[text]
         now = time.monotonic()
-        if text in self.passed or now > self.deadline or now > self._shrink_until:
+        if now > self.deadline or (self._found is not None and now > self._found.shrink_until):
+            raise _TimeIsOver
+        if text in self.passed:
             return
         try:
             self.replay(scenario)
-        except Exception as mismatch:
-            self.failed[text] = mismatch
-            if self._shrink_until == float("inf"):
-                self.notice(f"found {mismatch}")
-            self._shrink_until = min(self._shrink_until, now + self.shrink_seconds)
+        except Exception as failure:
+            self.failed[text] = failure
+            self._keep(text, failure, now)
             raise
         self.passed.add(text)
 
-    _shrink_until: float = float("inf")
+    def _keep(self, text: str, failure: Exception, now: float) -> None:
+        if self._found is None:
+            self.notice(f"found {failure!s}".rstrip())
+            self._found = _Found(text, failure, now + self.shrink_seconds)
+        elif len(text) < len(self._found.text):
+            self._found = replace(self._found, text=text, failure=failure)
+
+    _found: _Found | None = None
+
+
+@dataclass(frozen=True)
+class _Found:
+    text: str
+    failure: Exception
+    shrink_until: float
+
+
+class _TimeIsOver(BaseException):
+    """Hypothesis has no other way to end a batch early: it takes any Exception for an answer."""

@@ -22,6 +22,7 @@ HARMLESS = (
     psycopg.errors.NumericValueOutOfRange,
     psycopg.errors.CardinalityViolation,
     psycopg.errors.NotNullViolation,
+    psycopg.errors.InvalidSavepointSpecification,
 )
 MOST_ROWS = 4000
 """A result larger than this proves nothing more and costs seconds."""

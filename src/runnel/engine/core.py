@@ -318,6 +318,7 @@ class Engine:
             elif note.channel == "pgtrickle_ddl":
                 release_sources(self._control)
                 self._registry.reload(self._control)
+                self.operations().follow_views()
         for source in changed:
             for reader in self._registry.readers(source):
                 if reader in self._clocks:

@@ -14,7 +14,7 @@ from runnel.catalog.rows import Definition as StoredDefinition
 from runnel.catalog.rows import Dependency, StreamTable
 from runnel.engine import definitions as defs
 from runnel.engine.refreshes import Refresher, RefreshFailed, describe_failure
-from runnel.engine.registry import Registry
+from runnel.engine.registry import Registry, role_name
 from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
 from runnel.schedule.dag import ancestors, descendants
@@ -169,6 +169,21 @@ class Operations:
             with self.conn.transaction():
                 defs.release_sources(self.conn)
             self.registry.reload(self.conn)
+
+    def follow_views(self) -> None:
+        """Define anew what reads a view that was replaced: its new definition may read other tables."""
+        views = self.conn.execute(
+            "SELECT DISTINCT s.pgt_id FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle.pgt_dependencies d "
+            "USING (pgt_id) WHERE s.needs_reinit AND s.status = 'ACTIVE' AND d.source_type = 'VIEW'"
+        ).fetchall()
+        for (pgt_id,) in views:
+            row = self.registry.rows[pgt_id]
+            owner = role_name(self.conn, row.owner)
+            try:
+                self._redefine(row, {"query": row.original_query}, defs.Caller(owner, row.settings))
+            except RunnelError as error:
+                store.set_status(self.conn, pgt_id, "ERROR", error.message)
+                self.registry.reload(self.conn)
 
     def _refuse_cycle(self, pgt_id: int, name: Name, definition: defs.Definition) -> None:
         upstream = {r.pgt_id for r in definition.compiled.relations if r.pgt_id is not None}

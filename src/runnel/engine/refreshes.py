@@ -66,6 +66,10 @@ class Refresher:
             try:
                 return self._transaction(waiting, initiated_by, started, force_full)
             except RefreshFailed as failure:
+                if force_full is None and isinstance(failure.cause, (psycopg.DataError, psycopg.errors.RaiseException)):
+                    # A value that is gone, or never reaches the result, may have hurt the delta. The whole query knows.
+                    force_full = f"the delta failed: {describe_failure(failure.cause)}"
+                    continue
                 self._record_failure(failure, initiated_by, started)
                 if initiated_by != "SCHEDULER":
                     raise

@@ -66,6 +66,8 @@ class Leaf:
     computed: tuple[Computed, ...] = ()
     alias: str = ""
     """What the query calls it, for people."""
+    may_raise: bool = False
+    """Whether some expression could raise on a row that is gone again: captured rows are then netted first."""
     uses: tuple[str, ...] = ()
     """Source columns that any filter or computed column mentions."""
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from runnel.apply.tables import TEXTUAL
 from runnel.model.frontier import Frontier
 from runnel.plan.stage import Leaf, Relation, Stage, StageRef
 from runnel.refresh.compute import LeafReader
@@ -89,7 +90,9 @@ class LeafAccess:
             return log_buffer(source.pgt_id, names, consumed, self.versions[source.pgt_id])
         numbers = self.attributes[source.oid]
         assert frontier.snapshot is not None
-        return table_buffer(source.oid, {name: numbers[name] for name in leaf.uses}, frontier.snapshot)
+        used = {name: numbers[name] for name in leaf.uses}
+        textual = frozenset(c.name for c in source.columns if c.type.oid in TEXTUAL)
+        return table_buffer(source.oid, used, frontier.snapshot, netted=leaf.may_raise, textual=textual)
 
     # -- reads in tasks ------------------------------------------------------------------------------------
 

@@ -51,14 +51,24 @@ class Buffer:
     params: Mapping[str, object]
 
 
-def table_buffer(oid: int, columns: Mapping[str, int], frontier: str) -> Buffer:
-    """Changes of a table since a frontier, from its capture buffer (columns: name -> attribute number)."""
-    items = ", ".join(f"c{number} AS {_escape(quote(name))}" for name, number in sorted(columns.items()))
-    text = (
-        f"SELECT pgt_w{', ' if items else ''}{items} FROM pgtrickle_changes.changes_{oid} "
-        "WHERE pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
-    )
-    return Buffer(text, {"frontier": frontier})
+def table_buffer(
+    oid: int, columns: Mapping[str, int], frontier: str, *, netted: bool = False, textual: frozenset[str] = frozenset()
+) -> Buffer:
+    """Changes of a table since a frontier, from its capture buffer (columns: name -> attribute number).
+
+    `netted` drops rows that came and went before anything is computed on them: nobody may be hurt by a division by
+    zero that is no longer there. `textual` columns have no equality and are grouped by their text.
+    """
+    new = "pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
+    source = f"FROM pgtrickle_changes.changes_{oid} WHERE {new}"
+    names = {name: f"c{number}" for name, number in sorted(columns.items())}
+    values, weight, grouped = dict(names), "pgt_w", ""
+    if netted and names:
+        values |= {name: f"(array_agg({names[name]}))[1]" for name in names.keys() & textual}
+        groups = [f"{column}::text" if name in textual else column for name, column in names.items()]
+        weight, grouped = "sum(pgt_w) AS pgt_w", f" GROUP BY {', '.join(groups)} HAVING sum(pgt_w) <> 0"
+    items = ", ".join([weight, *(f"{value} AS {_escape(quote(name))}" for name, value in values.items())])
+    return Buffer(f"SELECT {items} {source}{grouped}", {"frontier": frontier})
 
 
 def log_buffer(pgt_id: int, columns: Sequence[str], after: int, upto: int) -> Buffer:

@@ -46,6 +46,8 @@ class Lowering:
     computed: dict[int, list[Computed]] = field(default_factory=dict)
     carried: list[tuple[int, int]] = field(default_factory=list)
     late: list[exp.Expr] = field(default_factory=list)
+    raising: set[int] = field(default_factory=set)
+    """Leaves with an expression that may raise."""
     _type_cache: dict[str, Column] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,6 +113,8 @@ class Lowering:
         (leaf,) = used
         if leaf in nullable and not ex.is_strict(expression):
             return None
+        if ex.may_raise(self._expanded(expression)):
+            self.raising.add(leaf)
         return leaf
 
     def value_leaf(self, expression: exp.Expr) -> int | None:
@@ -299,5 +303,6 @@ class Lowering:
             clock_filters=tuple(ex.pg(ex.substitute_clock(f)) for f in clock),
             clock_negations=tuple(ex.negation(ex.substitute_clock(f)) for f in clock),
             computed=computed,
+            may_raise=draft.id in self.raising or any(ex.may_raise(f) for f in [*filters, *clock]),
             uses=tuple(sorted(uses)),
         )
