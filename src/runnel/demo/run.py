@@ -61,9 +61,17 @@ def _stack(server: EmbeddedServer, master: str, console: Console) -> Iterator[st
     began = time.monotonic()
     dsn = server.start()
     console.print(f"PostgreSQL 18 started in {server.home.path} ({time.monotonic() - began:.1f} s)", style="dim")
-    engine = Engine(dsn, master=master, on_event=lambda text: console.print(text, style="dim", markup=False))
+    starting = True
+
+    def say(text: str) -> None:
+        """What the engine does while it starts; later the screen shows it better."""
+        if starting:
+            console.print(text, style="dim", markup=False)
+
+    engine = Engine(dsn, master=master, on_event=say)
     try:
         engine.start()
+        starting = False
         console.print(f"Ready in {time.monotonic() - began:.1f} s", style="dim")
         worker = threading.Thread(target=engine.run, name="demo-engine", daemon=True)
         worker.start()

@@ -186,10 +186,10 @@ class Engine:
     def _start_spark(self) -> None:
         from runnel.spark import session, warm  # noqa: PLC0415  (Spark is imported only when it is used)
 
-        self._on_event("starting Spark")
+        began = time.monotonic()
         self._sessions = session.adopt(self._spark) if self._spark is not None else session.build_sessions(self._master)
         if self._spark is None:
-            self._on_event("warming up Spark")
+            self._on_event(f"Spark started ({time.monotonic() - began:.1f} s), warming up ...")
             warm.warm_up(self._sessions)
 
     _operations: Operations | None = None
@@ -256,9 +256,11 @@ class Engine:
     def _update_clocks(self) -> None:
         for pgt_id, row in self._registry.rows.items():
             known = self._clocks.get(pgt_id)
-            last = row.last_refresh_at.timestamp() if row.last_refresh_at else 0.0
             if known is None:
-                known = self._clocks[pgt_id] = Clocked(parse_schedule(row.schedule), row.uses_clock, last_start=last)
+                known = self._clocks[pgt_id] = Clocked(parse_schedule(row.schedule), row.uses_clock)
+                if known.schedule.kind == "cron" and row.last_refresh_at:
+                    # The filling of a new table, or a restart, does not count as a refresh; a fired cron does.
+                    known.last_start = row.last_refresh_at.timestamp()
             if known.schedule.text != row.schedule:
                 known.schedule = parse_schedule(row.schedule)
             retry = row.retry_at.timestamp() if row.retry_at else 0.0

@@ -175,7 +175,7 @@ class Refresher:
     def _record(self, outcome: Outcome, before: Frontier, initiated_by: str, started: float) -> None:
         pgt_id = outcome.table.id
         frontier = outcome.frontier.as_json()
-        rebuilt = outcome.action != "DIFFERENTIAL"
+        rebuilt = outcome.action != "DIFFERENTIAL" and not outcome.settled
         worked = outcome.changed or rebuilt or bool(outcome.changes_read) or initiated_by != "SCHEDULER"
         moved = outcome.frontier.stream_tables != before.stream_tables
         clocked = outcome.table.plan is not None and outcome.table.plan.uses_clock

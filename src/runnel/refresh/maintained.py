@@ -77,6 +77,8 @@ class Outcome:
     frontier: Frontier
     version: int
     data_timestamp: str
+    settled: bool = False
+    """Nothing was new, so nothing was done."""
     reason: str | None = None
     changes_read: int = 0
     rows_inserted: int = 0

@@ -66,13 +66,17 @@ class RefreshTransaction:
         steps = _Steps()
         with steps("changes"):
             pending = pending_changes(self.conn, table, position.frontier, self.versions)
-        action, reason = self._choose(table, position, pending, full)
+        moving = table.polled or (table.plan is not None and table.plan.uses_clock)
+        settled = position.populated and not position.reinit and not full and not pending.any and not moving
+        reason: str | None = None
+        action: Action = "FULL" if self._recomputes(table) else "DIFFERENTIAL"
+        if not settled:
+            action, reason = self._choose(table, position, pending, full)
         outcome = Outcome(
-            table, action, False, self._frontier(table), position.version, self.at.now, reason, pending.total
+            table, action, False, self._frontier(table), position.version, self.at.now, settled, reason, pending.total
         )
         outcome.timings = steps.times
-        idle = not pending.any and not (table.plan and table.plan.uses_clock)
-        if action == "DIFFERENTIAL" and idle:
+        if settled:
             return outcome
         counters = Counters()
         with self._as_owner(table) as role:
@@ -106,21 +110,23 @@ class RefreshTransaction:
     # -- which way -----------------------------------------------------------------------------------------
 
     @staticmethod
-    def _choose(table: Maintained, position: Position, pending: Pending, full: str | None) -> tuple[Action, str | None]:
+    def _recomputes(table: Maintained) -> bool:
+        """Whether every refresh of the table recomputes it."""
+        return table.plan is None or table.mode == "FULL"
+
+    def _choose(
+        self, table: Maintained, position: Position, pending: Pending, full: str | None
+    ) -> tuple[Action, str | None]:
         if not position.populated:
             return "INITIAL", None
         if position.reinit:
             return "REINITIALIZE", position.reinit
-        if table.plan is None:
-            # Nothing new means nothing to recompute; the outcome then says DIFFERENTIAL with no change.
-            return ("FULL", table.reason) if pending.any or full or table.polled else ("DIFFERENTIAL", None)
         if full:
             return "FULL", full
+        if self._recomputes(table):
+            return "FULL", table.reason or "refresh_mode is FULL"
         if pending.markers:
             return "FULL", "a source was truncated or its partitions changed"
-        if table.mode == "FULL":
-            due = pending.any or table.plan.uses_clock
-            return ("FULL", "refresh_mode is FULL") if due else ("DIFFERENTIAL", None)
         return "DIFFERENTIAL", None
 
     def _frontier(self, table: Maintained) -> Frontier:

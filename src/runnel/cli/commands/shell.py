@@ -21,7 +21,8 @@ def psql(context: typer.Context, home: HomeOption = None, dsn: DsnOption = None)
     target = resolve_dsn(home, dsn)
     program = binaries() / "psql"
     # With -d the connection string leaves psql's positional arguments (database, user) to the caller.
-    os.execv(program, [str(program), "-d", target, *context.args])  # noqa: S606 - psql takes our place
+    # The context of an error would be Runnel's own functions: eight lines that bury message and hint.
+    os.execv(program, [str(program), "-v", "SHOW_CONTEXT=never", "-d", target, *context.args])  # noqa: S606 - psql takes our place
 
 
 def version(home: HomeOption = None, dsn: DsnOption = None) -> None:

@@ -66,7 +66,7 @@ def down(home: HomeOption = None, dsn: DsnOption = None) -> None:
     engine = running_engine(server.home)
     if engine is not None:
         _terminate(engine)
-        done(f"Engine stopped (pid {engine.pid}).")
+        done(f"Engine stopped (pid {engine.pid}), and its PostgreSQL with it.")
     clear_engine_pid(server.home)
     # An engine that ends well stops its server too; one that was killed leaves it behind.
     if server.stop():
