@@ -97,7 +97,10 @@ def test_generated_columns_are_captured_with_their_values(db: psycopg.Connection
     db.execute("INSERT INTO t (net) VALUES (10), (20)")
     stream("sums", "SELECT sum(gross) AS g, sum(twice) AS t, count(id) AS n, max(twice) AS m FROM t")
     stream("copy", "SELECT id, gross, twice, at FROM t")
-    script(db, "INSERT INTO t (net) VALUES (30), (NULL); UPDATE t SET net = net + 1 WHERE id < 3; DELETE FROM t WHERE id = 2")
+    script(
+        db,
+        "INSERT INTO t (net) VALUES (30), (NULL); UPDATE t SET net = net + 1 WHERE id < 3; DELETE FROM t WHERE id = 2",
+    )
     check("sums", "copy")
     assert rows(db, "SELECT g::text, t::text FROM sums") == [("49.20", "82.00")]
 
@@ -123,7 +126,10 @@ def test_updates_of_keys_move_rows(db: psycopg.Connection, stream: Stream, check
 def test_a_transaction_over_many_tables_is_seen_whole_or_not_at_all(
     db: psycopg.Connection, dsn: str, client: runnel.Client, stream: Stream, check: Check
 ) -> None:
-    script(db, "CREATE TABLE money (who text, amount int); CREATE TABLE moves (n int); INSERT INTO money VALUES ('a', 100), ('b', 0)")
+    script(
+        db,
+        "CREATE TABLE money (who text, amount int); CREATE TABLE moves (n int); INSERT INTO money VALUES ('a', 100), ('b', 0)",
+    )
     stream("total", "SELECT sum(amount) AS s FROM money")
     stream("pairs", "SELECT m.who, m.amount, v.n FROM money m CROSS JOIN moves v")
     with psycopg.connect(dsn) as mover:
@@ -190,7 +196,10 @@ def test_copy_merge_upsert_and_cascades(db: psycopg.Connection, stream: Stream, 
         "CREATE TABLE parent (id int PRIMARY KEY, v int);"
         "CREATE TABLE child (id int, parent int REFERENCES parent ON DELETE CASCADE ON UPDATE CASCADE, v int)",
     )
-    stream("joined", "SELECT p.id, p.v, count(c.id) AS n, sum(c.v) AS s FROM parent p LEFT JOIN child c ON c.parent = p.id GROUP BY p.id, p.v")
+    stream(
+        "joined",
+        "SELECT p.id, p.v, count(c.id) AS n, sum(c.v) AS s FROM parent p LEFT JOIN child c ON c.parent = p.id GROUP BY p.id, p.v",
+    )
     stream("orphans", "SELECT id, parent FROM child")
     with db.cursor().copy("COPY parent FROM STDIN") as copy:
         for i in range(1, 11):
@@ -213,14 +222,19 @@ def test_copy_merge_upsert_and_cascades(db: psycopg.Connection, stream: Stream, 
     db.execute("DELETE FROM parent WHERE id IN (4, 5)")
     db.execute("UPDATE parent SET id = id + 1000 WHERE id = 6")
     check("joined", "orphans")
-    db.execute("WITH gone AS (DELETE FROM child WHERE v > 30 RETURNING *) INSERT INTO child SELECT id + 500, parent, v FROM gone")
+    db.execute(
+        "WITH gone AS (DELETE FROM child WHERE v > 30 RETURNING *) INSERT INTO child SELECT id + 500, parent, v FROM gone"
+    )
     check("joined", "orphans")
 
 
 def test_truncate_empties_and_fills_again(
     db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:
-    script(db, "CREATE TABLE t (k int, v int); CREATE TABLE u (k int); INSERT INTO t SELECT i % 3, i FROM generate_series(1, 9) i; INSERT INTO u VALUES (0), (1)")
+    script(
+        db,
+        "CREATE TABLE t (k int, v int); CREATE TABLE u (k int); INSERT INTO t SELECT i % 3, i FROM generate_series(1, 9) i; INSERT INTO u VALUES (0), (1)",
+    )
     stream("g", "SELECT k, sum(v) AS s, max(v) AS m FROM t GROUP BY k")
     stream("j", "SELECT t.v FROM t JOIN u ON u.k = t.k")
     with db.transaction():

@@ -41,7 +41,9 @@ def test_a_chain_moves_by_deltas_from_end_to_end(
     check("per_shop", "big")
 
 
-def test_the_scheduler_carries_a_change_down_the_chain(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
+def test_the_scheduler_carries_a_change_down_the_chain(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream
+) -> None:
     script(db, SALES)
     stream("a", "SELECT shop, sum(amount) AS s FROM sales GROUP BY shop", schedule="calculated")
     stream("b", "SELECT shop, s FROM a WHERE s > 0", schedule="calculated")
@@ -58,7 +60,11 @@ def test_both_arms_of_a_diamond_are_visible_together(
     stream("base", "SELECT shop, amount FROM sales WHERE amount > 0", schedule="1s")
     stream("left_arm", "SELECT sum(amount) AS s FROM base", schedule="1s")
     stream("right_arm", "SELECT shop, sum(amount) AS s FROM base GROUP BY shop", schedule="1s")
-    stream("tip", "SELECT l.s AS l, r.s AS r FROM left_arm l CROSS JOIN (SELECT sum(s) AS s FROM right_arm) r", schedule="1s")
+    stream(
+        "tip",
+        "SELECT l.s AS l, r.s AS r FROM left_arm l CROSS JOIN (SELECT sum(s) AS s FROM right_arm) r",
+        schedule="1s",
+    )
     seen: set[tuple[object, ...]] = set()
     stop = threading.Event()
 
@@ -75,7 +81,10 @@ def test_both_arms_of_a_diamond_are_visible_together(
     thread.start()
     try:
         for i in range(4):
-            db.execute("INSERT INTO sales SELECT i, i %% 4, 1 FROM generate_series(%s::int, %s::int) i", (1000 + i * 10, 1009 + i * 10))
+            db.execute(
+                "INSERT INTO sales SELECT i, i %% 4, 1 FROM generate_series(%s::int, %s::int) i",
+                (1000 + i * 10, 1009 + i * 10),
+            )
             expected = 820 + 10 * (i + 1)
             eventually(lambda e=expected: value(db, "SELECT l FROM tip") == e)
     finally:

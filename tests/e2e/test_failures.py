@@ -70,7 +70,9 @@ def test_somebody_writing_to_a_stream_table_is_noticed_and_repaired(
     db.execute("UPDATE s SET s = 999 WHERE k = 1")
     assert not client.verify("s").ok
     db.execute("UPDATE t SET v = 5 WHERE k = 1")
-    eventually(lambda: rows(db, "SELECT k, s::int FROM s ORDER BY k") == [(1, 5), (2, 2)], 20, what="it was not rebuilt")
+    eventually(
+        lambda: rows(db, "SELECT k, s::int FROM s ORDER BY k") == [(1, 5), (2, 2)], 20, what="it was not rebuilt"
+    )
     check("s")
     assert failing(db, "s")[0] == "ACTIVE"
 

@@ -17,9 +17,7 @@ def test_shop_tables_follow_their_sources(
 ) -> None:
     """Inserts, updates, deletes and key changes in all three sources reach all three stream tables."""
     script = resources.files("runnel.demo").joinpath("shop.sql").read_text()
-    subprocess.run(
-        [binaries() / "psql", dsn, "-q", "-v", "ON_ERROR_STOP=1"], input=script, text=True, check=True
-    )
+    subprocess.run([binaries() / "psql", dsn, "-q", "-v", "ON_ERROR_STOP=1"], input=script, text=True, check=True)
     names = ("revenue_by_day", "customer_lifetime_value", "inventory_health")
     db.execute("INSERT INTO customers (email, name) SELECT 'e' || i, 'n' || i FROM generate_series(1, 30) i")
     db.execute(

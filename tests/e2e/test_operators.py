@@ -178,7 +178,10 @@ def test_nan_and_infinity_in_sums_leave_no_trace(
         "CREATE TABLE t (k int, n numeric, p numeric(12,3), f float8);"
         "INSERT INTO t VALUES (1, 1.5, 1.5, 1.5), (1, 'NaN', 'NaN', 'NaN'), (2, 'Infinity', 2, 'Infinity')",
     )
-    stream("sums", "SELECT k, sum(n) AS n, avg(n) AS a, sum(p) AS p, sum(f) AS f, max(f) AS m, stddev(p) AS sd FROM t GROUP BY k")
+    stream(
+        "sums",
+        "SELECT k, sum(n) AS n, avg(n) AS a, sum(p) AS p, sum(f) AS f, max(f) AS m, stddev(p) AS sd FROM t GROUP BY k",
+    )
     check("sums")
     db.execute("INSERT INTO t VALUES (2, '-Infinity', 3, '-Infinity'), (3, '-Infinity', 1, 1)")
     check("sums")
@@ -196,7 +199,9 @@ def test_rows_leave_by_the_clock_without_any_write(
         "INSERT INTO seen SELECT i, now() - interval '1 hour' + i * interval '1500 ms' FROM generate_series(1, 3) i",
     )
     stream("recent", "SELECT id FROM seen WHERE at > now() - interval '1 hour'", schedule="1s")
-    stream("lately", "SELECT count(*) AS n FROM seen WHERE at >= now() - '1 hour'::interval AND at < now()", schedule="1s")
+    stream(
+        "lately", "SELECT count(*) AS n FROM seen WHERE at >= now() - '1 hour'::interval AND at < now()", schedule="1s"
+    )
     stream("later", "SELECT id FROM seen WHERE at < now() - interval '1 hour'", schedule="1s")
     time.sleep(5.5)
     assert rows(db, "SELECT * FROM recent") == []

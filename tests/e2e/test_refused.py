@@ -36,7 +36,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "own volatile": ({"query": "SELECT noise(id) AS r FROM t"}, "0A000", "noise"),
     "clock_timestamp": ({"query": "SELECT id FROM t WHERE at < clock_timestamp()"}, "0A000", "clock_timestamp"),
     "unordered limit": ({"query": "SELECT id FROM t LIMIT 3"}, "0A000", "LIMIT without ORDER BY"),
-    "inner unordered limit": ({"query": "SELECT count(*) AS n FROM (SELECT id FROM t LIMIT 3) x"}, "0A000", "LIMIT without ORDER BY"),
+    "inner unordered limit": (
+        {"query": "SELECT count(*) AS n FROM (SELECT id FROM t LIMIT 3) x"},
+        "0A000",
+        "LIMIT without ORDER BY",
+    ),
     "division by zero": ({"query": "SELECT id, 1 / (id - 1) AS x FROM t"}, "22012", "division by zero"),
     "existing table": ({"name": "taken"}, "42P07", "already exists"),
     "bad schema": ({"name": "no_such_schema.x"}, "3F000", 'schema "no_such_schema" does not exist'),

@@ -24,6 +24,7 @@ def ann(db: psycopg.Connection, dsn: str, schema: str) -> Iterator[psycopg.Conne
         db.execute(f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}".encode())
     with psycopg.connect(make_conninfo(dsn, user="e2e_ann"), autocommit=True) as conn:
         yield conn
+    db.execute("ALTER ROLE e2e_ann NOSUPERUSER")
 
 
 def create(conn: psycopg.Connection, name: str, query: str) -> None:
@@ -42,9 +43,13 @@ def test_a_plain_role_creates_and_owns_its_stream_table(
     for name in ("sums", "over", "ranked"):
         assert value(ann, f"SELECT pgtrickle.verify_stream_table('{name}') ->> 'ok'") == "true"
     assert rows(ann, "SELECT m FROM over") == [(30,)]
-    ann.execute("SELECT pgtrickle.alter_stream_table('sums', query => 'SELECT k, sum(v) AS s, min(v) AS m FROM mine GROUP BY k')")
+    ann.execute(
+        "SELECT pgtrickle.alter_stream_table('sums', query => 'SELECT k, sum(v) AS s, min(v) AS m FROM mine GROUP BY k')"
+    )
     assert "e2e_ann" in str(rows(ann, "SELECT current_user"))
-    assert [r[0] for r in rows(ann, f"SELECT name FROM pgtrickle.pgt_status() WHERE name LIKE '{schema}.%' ORDER BY 1")] == [
+    assert [
+        r[0] for r in rows(ann, f"SELECT name FROM pgtrickle.pgt_status() WHERE name LIKE '{schema}.%' ORDER BY 1")
+    ] == [
         f"{schema}.over",
         f"{schema}.ranked",
         f"{schema}.sums",
@@ -125,8 +130,9 @@ def test_an_ordinary_roles_code_never_runs_as_the_engine(
     )
     ann.execute(
         "CREATE FUNCTION climb() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN PERFORM climb(1); RETURN NEW; END $$"
+        "$$ BEGIN EXECUTE 'RESET ROLE'; EXECUTE 'ALTER ROLE e2e_ann SUPERUSER'; RETURN NEW; END $$"
     )
+    became = "SELECT rolsuper FROM pg_roles WHERE rolname = 'e2e_ann'"
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="climb"):
         create(ann, "ladder", "SELECT climb(v) AS v FROM mine")
     create(ann, "s", "SELECT v FROM mine")
@@ -134,22 +140,29 @@ def test_an_ordinary_roles_code_never_runs_as_the_engine(
     ann.execute("INSERT INTO mine VALUES (2)")
     with contextlib.suppress(runnel.RunnelError):
         client.refresh("s")
-    assert value(db, "SELECT rolsuper FROM pg_roles WHERE rolname = 'e2e_ann'") is False, "through a trigger"
+    assert value(db, became) is False, "through a trigger"
     ann.execute("DROP TRIGGER up ON s")
-    script(ann, "CREATE DOMAIN trap AS int CHECK (climb(value) > 0); CREATE TABLE bait (v int); INSERT INTO bait VALUES (1)")
+    script(
+        ann,
+        "CREATE DOMAIN trap AS int CHECK (climb(value) > 0); CREATE TABLE bait (v int); INSERT INTO bait VALUES (1)",
+    )
     with contextlib.suppress(psycopg.Error):
         create(ann, "caught", "SELECT v::trap AS v FROM bait")
-    assert value(db, "SELECT rolsuper FROM pg_roles WHERE rolname = 'e2e_ann'") is False, "through a domain"
+    assert value(db, became) is False, "through a domain"
 
 
-def test_without_create_on_the_schema_there_is_no_stream_table(ann: psycopg.Connection, db: psycopg.Connection, schema: str) -> None:
+def test_without_create_on_the_schema_there_is_no_stream_table(
+    ann: psycopg.Connection, db: psycopg.Connection, schema: str
+) -> None:
     script(ann, "CREATE TABLE mine (v int)")
     db.execute("REVOKE CREATE ON SCHEMA pgtrickle_state FROM e2e_ann")
     db.execute(f"REVOKE CREATE ON SCHEMA {schema} FROM e2e_ann".encode())
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for schema"):
         create(ann, "t", "SELECT v FROM mine")
     assert value(db, "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'mine'::regclass") == 0
-    assert rows(ann, "SELECT has_schema_privilege('pgtrickle_state', 'CREATE')") == [(False,)], "nothing is left granted"
+    assert rows(ann, "SELECT has_schema_privilege('pgtrickle_state', 'CREATE')") == [(False,)], (
+        "nothing is left granted"
+    )
 
 
 def test_dropping_everything_a_role_owns_does_not_disturb_the_engine(

@@ -28,7 +28,12 @@ def test_create_fills_the_table_before_it_returns(db: psycopg.Connection, schema
         "query => 'SELECT customer, sum(amount) AS total FROM orders GROUP BY customer;', "
         "schedule => '1h', refresh_mode => 'DIFFERENTIAL')"
     )
-    assert rows(db, "SELECT customer, total::int FROM totals ORDER BY 1") == [("c0", 60), ("c1", 45), ("c2", 50), ("c3", 55)]
+    assert rows(db, "SELECT customer, total::int FROM totals ORDER BY 1") == [
+        ("c0", 60),
+        ("c1", 45),
+        ("c2", 50),
+        ("c3", 55),
+    ]
     assert catalog(db, "totals", "status") == "ACTIVE"
     assert catalog(db, "totals", "is_populated") is True
     assert catalog(db, "totals", "schedule") == "1h"
@@ -49,7 +54,9 @@ def test_names_are_found_along_the_search_path_and_by_schema(db: psycopg.Connect
         db.execute("SELECT pgtrickle.refresh_stream_table('nothing_here')")
     with pytest.raises(psycopg.errors.UndefinedTable, match="does not exist"):
         db.execute("SELECT * FROM pgtrickle.get_refresh_history('nothing_here')")
-    assert rows(db, "SELECT pgt_name FROM pgtrickle.pgt_stream_tables WHERE pgt_schema = current_schema() ORDER BY 1") == [
+    assert rows(
+        db, "SELECT pgt_name FROM pgtrickle.pgt_stream_tables WHERE pgt_schema = current_schema() ORDER BY 1"
+    ) == [
         ("B b",),
         ("a",),
     ]
@@ -74,7 +81,9 @@ def test_create_or_replace_and_if_not_exists(db: psycopg.Connection) -> None:
     db.execute("SELECT pgtrickle.create_stream_table_if_not_exists('big', 'SELECT 1 AS other')")
     assert any("already exists, skipping" in n for n in notices)
     assert value(db, "SELECT count(*) FROM big") == 2
-    db.execute("SELECT pgtrickle.create_stream_table_if_not_exists('small', 'SELECT id FROM orders WHERE amount < 2', '1h')")
+    db.execute(
+        "SELECT pgtrickle.create_stream_table_if_not_exists('small', 'SELECT id FROM orders WHERE amount < 2', '1h')"
+    )
     assert rows(db, "SELECT id FROM small") == [(1,)]
 
 
@@ -179,7 +188,9 @@ def test_drop_table_leaves_nothing_either(db: psycopg.Connection, stream: Stream
 def test_validate_says_how_a_query_would_run(db: psycopg.Connection) -> None:
     script(db, ORDERS)
     before = leftovers(db)
-    said = dict(rows(db, "SELECT check_name, result FROM pgtrickle.validate_query('SELECT sum(amount) AS s FROM orders')"))
+    said = dict(
+        rows(db, "SELECT check_name, result FROM pgtrickle.validate_query('SELECT sum(amount) AS s FROM orders')")
+    )
     assert said["refresh_mode"].startswith("DIFFERENTIAL")
     assert "orders" in said["sources"]
     window = "SELECT check_name, result, severity FROM pgtrickle.validate_query('SELECT rank() OVER (ORDER BY id) AS r FROM orders')"
@@ -200,7 +211,15 @@ def test_explain_shows_stages_rules_pushdown_and_pending_rows(db: psycopg.Connec
     )
     db.execute("INSERT INTO orders VALUES (50, 'c1', 5), (51, 'c1', 5)")
     text = "\n".join(r[0] for r in rows(db, "SELECT * FROM pgtrickle.explain_stream_table('t')"))
-    for expected in ("DIFFERENTIAL", "Stage 0", "Aggregate", "LEFT JOIN", "filter in PostgreSQL", "multiset", "2 captured row"):
+    for expected in (
+        "DIFFERENTIAL",
+        "Stage 0",
+        "Aggregate",
+        "LEFT JOIN",
+        "filter in PostgreSQL",
+        "multiset",
+        "2 captured row",
+    ):
         assert expected in text
     stream("w", "SELECT id, row_number() OVER (ORDER BY amount, id) AS r FROM orders", mode="AUTO")
     text = "\n".join(r[0] for r in rows(db, "SELECT * FROM pgtrickle.explain_stream_table('w')"))
@@ -222,7 +241,9 @@ def test_status_history_tree_buffers_health_and_version(db: psycopg.Connection, 
     }
     assert status[f"{schema}.base"] == ("ACTIVE", 2, True, "DIFFERENTIAL", "1h", True, 4)
     assert status[f"{schema}.over"][:3] == ("ACTIVE", 0, True), "a table over a stale one is stale"
-    sizes = f"SELECT source_table, pending_rows FROM pgtrickle.change_buffer_sizes() WHERE stream_table = '{schema}.base'"
+    sizes = (
+        f"SELECT source_table, pending_rows FROM pgtrickle.change_buffer_sizes() WHERE stream_table = '{schema}.base'"
+    )
     assert rows(db, sizes) == [(f"{schema}.orders", 2)]
     db.execute("SELECT pgtrickle.refresh_stream_table('over')")
     assert rows(db, sizes) == [(f"{schema}.orders", 0)]
@@ -253,7 +274,12 @@ def test_python_client_sees_and_does_the_same(db: psycopg.Connection, client: ru
     client.create_stream_table("t", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", schedule="1h")
     db.execute("DELETE FROM orders WHERE customer = 'c0'")
     (status,) = [s for s in client.status() if s.schema == schema]
-    assert (status.name, status.pending_changes, status.effective_mode, status.last_action) == ("t", 5, "DIFFERENTIAL", "INITIAL")
+    assert (status.name, status.pending_changes, status.effective_mode, status.last_action) == (
+        "t",
+        5,
+        "DIFFERENTIAL",
+        "INITIAL",
+    )
     client.refresh()
     assert client.history("t")[0].rows_deleted == 1
     assert client.verify("t").ok

@@ -19,9 +19,24 @@ def test_strange_names(db: psycopg.Connection, client: runnel.Client, check: Che
     make = client.create_stream_table
     every = '"Id", "a b", "per%cent", "qu""ote", w, n, l0, "SELECT", "größe", c1, o0, "%s"'
     make('"Strange ""name"" %s"', f'SELECT {every} FROM "Täble ""x"" 100%"', "1h", "DIFFERENTIAL")
-    make('"J"', 'SELECT t."Id", t.w, o.w AS "o w", t.l0, o."a b" AS "100%" FROM "Täble ""x"" 100%" t LEFT JOIN "other table" o ON o."Id" = t.w', "1h", "DIFFERENTIAL")
-    make("agg", 'SELECT w % 2 AS "w", sum(n) AS n, max("per%cent") AS "per%cent", count(DISTINCT l0) AS "l0", min("a b") AS "a b" FROM "Täble ""x"" 100%" GROUP BY w % 2', "1h", "DIFFERENTIAL")
-    make("likes", """SELECT "a b" FROM "Täble ""x"" 100%" WHERE "a b" LIKE 'v%' AND "a b" <> '%s' AND "%s" % 2 = 0""", "1h", "DIFFERENTIAL")
+    make(
+        '"J"',
+        'SELECT t."Id", t.w, o.w AS "o w", t.l0, o."a b" AS "100%" FROM "Täble ""x"" 100%" t LEFT JOIN "other table" o ON o."Id" = t.w',
+        "1h",
+        "DIFFERENTIAL",
+    )
+    make(
+        "agg",
+        'SELECT w % 2 AS "w", sum(n) AS n, max("per%cent") AS "per%cent", count(DISTINCT l0) AS "l0", min("a b") AS "a b" FROM "Täble ""x"" 100%" GROUP BY w % 2',
+        "1h",
+        "DIFFERENTIAL",
+    )
+    make(
+        "likes",
+        """SELECT "a b" FROM "Täble ""x"" 100%" WHERE "a b" LIKE 'v%' AND "a b" <> '%s' AND "%s" % 2 = 0""",
+        "1h",
+        "DIFFERENTIAL",
+    )
     make('"Over"', 'SELECT "o w", count(*) AS "n%" FROM "J" GROUP BY "o w"', "1h", "DIFFERENTIAL")
     names = ('"Strange ""name"" %s"', '"J"', "agg", "likes", '"Over"')
     for change in (
@@ -123,7 +138,9 @@ line2, "quoted", back\\slash\ttab', '', 'ab', 9223372036854775807, -32768, 1e100
     assert rows(db, f"SELECT {cast} FROM copy ORDER BY id") == rows(db, f"SELECT {cast} FROM t ORDER BY id")
 
 
-def test_values_as_group_and_join_keys(db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check) -> None:
+def test_values_as_group_and_join_keys(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
+) -> None:
     script(
         db,
         "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int, s text, num numeric, f float8, d date, tz timestamptz,"
@@ -137,13 +154,20 @@ def test_values_as_group_and_join_keys(db: psycopg.Connection, client: runnel.Cl
     for key in keys:
         stream(f"by_{key}", f"SELECT {key}, count(*) AS n, max(id) AS top FROM t GROUP BY {key}")
     same = [k for k in keys if k not in ("f",)]
-    stream("joined", "SELECT a.id, b.id AS other FROM t a JOIN t b ON a.s = b.s AND a.num = b.num AND a.tz = b.tz AND a.m = b.m")
+    stream(
+        "joined",
+        "SELECT a.id, b.id AS other FROM t a JOIN t b ON a.s = b.s AND a.num = b.num AND a.tz = b.tz AND a.m = b.m",
+    )
     stream("by_float", "SELECT a.id, b.id AS other FROM t a JOIN t b ON a.f = b.f AND a.ch = b.ch AND a.u = b.u")
-    stream("by_json", "SELECT a.id, b.id AS other FROM t a JOIN t b ON a.jb = b.jb AND a.ints = b.ints AND a.bin = b.bin")
+    stream(
+        "by_json", "SELECT a.id, b.id AS other FROM t a JOIN t b ON a.jb = b.jb AND a.ints = b.ints AND a.bin = b.bin"
+    )
     names = [*(f"by_{k}" for k in same), "by_f", "joined", "by_float", "by_json"]
     check(*names)
     script(db, "UPDATE t SET num = 1.0, s = '', f = '-0', ch = 'c0' WHERE id % 5 = 0; DELETE FROM t WHERE id % 7 = 0")
-    db.execute("INSERT INTO t SELECT id + 100, s, 1.000, 0, d, tz, u, m, b, 'c0  ', bin, jb, ints, '60 minutes' FROM t WHERE id < 9")
+    db.execute(
+        "INSERT INTO t SELECT id + 100, s, 1.000, 0, d, tz, u, m, b, 'c0  ', bin, jb, ints, '60 minutes' FROM t WHERE id < 9"
+    )
     check(*names)
     assert {last_refresh(client, n).action for n in names} == {"DIFFERENTIAL"}
 
@@ -156,9 +180,15 @@ def test_huge_and_negative_numbers_add_up_exactly(db: psycopg.Connection, stream
         " (1, 9223372036854775807, -1e40, -9999999999999999999999999999.9999999999, 9999999999999.99),"
         " (1, -9223372036854775808, 1e-40, 0.0000000001, 0.01), (2, -1, -0.5, -0.5, -0.5)",
     )
-    stream("sums", "SELECT k, sum(big) AS b, sum(n) AS n, sum(p) AS p, avg(p) AS ap, sum(small) AS s, sum(small * small) AS ss, variance(big) AS vb, stddev(small) AS sd FROM t GROUP BY k")
+    stream(
+        "sums",
+        "SELECT k, sum(big) AS b, sum(n) AS n, sum(p) AS p, avg(p) AS ap, sum(small) AS s, sum(small * small) AS ss, variance(big) AS vb, stddev(small) AS sd FROM t GROUP BY k",
+    )
     check("sums")
-    script(db, "INSERT INTO t SELECT k, big, n, p, small FROM t, generate_series(1, 40); UPDATE t SET small = -small WHERE big < 0")
+    script(
+        db,
+        "INSERT INTO t SELECT k, big, n, p, small FROM t, generate_series(1, 40); UPDATE t SET small = -small WHERE big < 0",
+    )
     check("sums")
     db.execute("DELETE FROM t WHERE big > 0")
     check("sums")
@@ -175,7 +205,9 @@ def test_the_creators_time_zone_and_styles_stay_in_force(db: psycopg.Connection,
             "to_char(at, 'HH24') AS h, sum(v) AS s FROM t GROUP BY 1, 2, 3$$, '1h', 'DIFFERENTIAL')"
         )
         conn.execute("SET DateStyle = 'German, DMY'")
-        conn.execute("SELECT pgtrickle.create_stream_table('texts', $$SELECT at::date::text AS d FROM t$$, '1h', 'DIFFERENTIAL')")
+        conn.execute(
+            "SELECT pgtrickle.create_stream_table('texts', $$SELECT at::date::text AS d FROM t$$, '1h', 'DIFFERENTIAL')"
+        )
     db.execute("SET TimeZone = 'Asia/Tokyo'")
     db.execute("INSERT INTO t VALUES ('2024-03-10 04:59:59+00', 4)")
     for name in ("days", "texts"):

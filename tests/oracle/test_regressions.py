@@ -58,3 +58,20 @@ def test_is_not_true_is_printed_back_faithfully(replay: Replay) -> None:
             steps=[["UPDATE t0 SET a = NOT a"], ["UPDATE t0 SET a = NULL WHERE k = 1"]],
         )
     )
+
+
+def test_nan_sorts_above_all_numbers_in_join_conditions(replay: Replay) -> None:
+    """Spark compares decimals, and decimals have no NaN."""
+    replay(
+        Scenario(
+            tables=[
+                "CREATE TABLE t0 (k int, a numeric(10,2), b int)",
+                "INSERT INTO t0 VALUES (1, 'NaN', 5), (1, 99999999.99, 6)",
+            ],
+            streams={
+                "s0": "SELECT a0.a AS c0, a1.a AS c1 FROM t0 a0 LEFT JOIN t0 a1 ON a0.k = a1.k AND a0.a < a1.a",
+                "s1": "SELECT a0.a AS c0, a1.b AS c1 FROM t0 a0 JOIN t0 a1 ON a0.k = a1.k AND a0.a >= a1.b",
+            },
+            steps=[["INSERT INTO t0 VALUES (1, 'NaN', 7), (1, -3, 8)"], ["DELETE FROM t0 WHERE b = 5"]],
+        )
+    )

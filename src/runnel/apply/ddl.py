@@ -15,7 +15,7 @@ from runnel.plan.stage import GroupHead, Stage
 _SHORT = ("int", "numeric", "float", "bool", "date", "timestamp", "timestamptz", "uuid", "enum")
 
 
-def create_temporary(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:
+def create_temporary(conn: psycopg.Connection, stage: Stage, tables: StageTables, owner: str) -> None:
     """The stage's temporary tables; they live as long as the session and are emptied by every commit."""
     specs = {
         tables.load: [definition for _, definition in load_columns(stage)],
@@ -40,6 +40,7 @@ def create_temporary(conn: psycopg.Connection, stage: Stage, tables: StageTables
         conn.execute(f"DROP TABLE IF EXISTS {name}".encode())
         bare = name.removeprefix("pg_temp.")
         conn.execute(f"CREATE TEMP TABLE {bare} ({', '.join(columns)}) ON COMMIT DELETE ROWS".encode())
+        conn.execute(f"GRANT ALL ON {name} TO {quote(owner)}".encode())
 
 
 def key_definitions(head: GroupHead) -> list[str]:

@@ -179,9 +179,6 @@ def install_capture(conn: psycopg.Connection, compiled: Compiled, caller: Caller
     try:
         with conn.transaction():
             conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
-            conn.execute(
-                psql.SQL("GRANT USAGE, CREATE ON SCHEMA pgtrickle_state TO {}").format(psql.Identifier(caller.role))
-            )
             for relation in tables:
                 columns = list(compiled.column_uses.get(relation.oid, ()))
                 conn.execute("SELECT pgtrickle._capture_install(%s::oid, %s::text[])", (relation.oid, columns))
@@ -243,6 +240,9 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
     columns = definition.compiled.description.columns
     items = ", ".join(typed(quote(c.name), c.type, c.collation) for c in columns)
     name = definition.name.sql()
+    # Refreshes keep their state with the owner's rights.
+    owner = psql.Identifier(definition.owner)
+    conn.execute(psql.SQL("GRANT USAGE, CREATE ON SCHEMA pgtrickle_state TO {}").format(owner))
     try:
         with conn.transaction():
             conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(definition.owner)))

@@ -132,8 +132,8 @@ class Refresher:
                 committing = time.perf_counter()
             for outcome in outcomes:
                 outcome.timings["commit"] = round((time.perf_counter() - committing) * 1000, 3)
-        except (psycopg.OperationalError, RefreshFailed):
-            # The connection or the server is gone: nothing is wrong with the table.
+        except (psycopg.OperationalError, psycopg.InternalError, RefreshFailed):
+            # The connection or the server is gone, or broken: nothing is wrong with the table.
             self.prepared.clear()
             raise
         except Exception as error:

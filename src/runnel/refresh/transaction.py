@@ -79,12 +79,12 @@ class RefreshTransaction:
         if settled:
             return outcome
         counters = Counters()
+        self._prepare(table)
         with self._as_owner(table) as role:
             access = LeafAccess(
                 self.conn, self.dsn, self.sessions, table, role, Clock(position.frontier.clock, self.at.now),
                 self._attributes(table), self.versions, frozenset(self.fresh),
             )  # fmt: skip
-            self._prepare(table)
             if action == "DIFFERENTIAL":
                 changed = self._differential(table, position, access, counters, steps)
             elif table.plan is None:
@@ -249,7 +249,8 @@ class RefreshTransaction:
         if key in self.prepared:
             return
         for stage in table.stages:
-            ddl.create_temporary(self.conn, stage, table.tables(stage))
+            # The engine owns them, not the table's owner, whose DROP OWNED would take them from a running session.
+            ddl.create_temporary(self.conn, stage, table.tables(stage), table.owner)
         self.prepared.add(key)
 
     def _attributes(self, table: Maintained) -> dict[int, dict[str, int]]:

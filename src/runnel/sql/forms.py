@@ -70,6 +70,9 @@ def ordered_pair(left: PgType, right: PgType) -> tuple[str, Form] | None:
         if left.bounds and right.bounds:
             scale = max(left.bounds[1], right.bounds[1])
             digits = max(left.bounds[0] - left.bounds[1], right.bounds[0] - right.bounds[1])
-            if digits + scale <= 38:
-                return "({e})::numeric", decimal_form(scale)
+            if digits + scale < 38:
+                # Decimals know no NaN, which PostgreSQL holds equal to itself and above every number.
+                highest = f"1{'0' * digits}"
+                value = f"CASE WHEN ({{e}})::numeric = 'NaN' THEN {highest} ELSE ({{e}})::numeric END"
+                return value, decimal_form(scale)
     return None

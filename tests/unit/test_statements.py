@@ -1,0 +1,109 @@
+"""The SELECTs that read leaves, word for word."""
+
+from __future__ import annotations
+
+from runnel.model.names import Name
+from runnel.model.types import LONG, TEXT, PgType
+from runnel.plan.stage import Computed, Leaf, Relation
+from runnel.sources.statements import (
+    Clock,
+    Restriction,
+    after_query,
+    delta_query,
+    log_buffer,
+    stage_buffer,
+    table_buffer,
+)
+
+INT = PgType(23, -1, "integer")
+RELATION = Relation(100, Name("public", "orders"), ())
+LEAF = Leaf(
+    0,
+    RELATION,
+    filters=("l0.status <> 'x%'",),
+    computed=(Computed("l0.id", LONG, INT), Computed("upper(l0.s)", TEXT, PgType(25, -1, "text"))),
+    uses=("id", "s", "status"),
+)
+CLOCK = Clock("2024-01-01", "2024-01-02")
+ORDERS = '"public"."orders"'
+
+
+def test_a_table_now() -> None:
+    query = after_query(LEAF, ORDERS, CLOCK)
+    assert query.text == (
+        'SELECT l0.id AS l0_0, upper(l0.s) AS l0_1 FROM "public"."orders" AS l0 WHERE (l0.status <> \'x%%\')'
+    )
+    assert query.params == {}
+
+
+def test_a_table_now_under_some_keys() -> None:
+    query = after_query(
+        LEAF, ORDERS, CLOCK, restriction=Restriction("l0.id", "int8", (1, True, "x"), include_null=True)
+    )
+    assert query.text.endswith(" AND ((l0.id) = ANY(%(keys)s::text[]::int8[]) OR (l0.id) IS NULL)")
+    assert query.params == {"keys": ["1", "t", "x"]}
+
+
+def test_keys_with_their_multiplicity() -> None:
+    query = after_query(LEAF, ORDERS, CLOCK, keys=[0])
+    assert query.text.startswith("SELECT l0.id AS l0_0, count(*) AS w FROM")
+    assert query.text.endswith("GROUP BY l0_0")
+
+
+def test_a_leaf_that_needs_no_columns_still_has_rows() -> None:
+    assert after_query(Leaf(3, RELATION), ORDERS, CLOCK).text == (
+        'SELECT NULL::bool AS nothing FROM "public"."orders" AS l3'
+    )
+
+
+def test_captured_changes_since_a_snapshot() -> None:
+    buffer = table_buffer(100, {"s": 3, "id": 1}, "10:12:")
+    assert buffer.sql == (
+        'SELECT pgt_w, c1 AS "id", c3 AS "s" FROM pgtrickle_changes.changes_100 '
+        "WHERE pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
+    )
+    assert buffer.params == {"frontier": "10:12:"}
+    assert table_buffer(100, {}, "1:1:").sql.startswith("SELECT pgt_w FROM")
+
+
+def test_changes_of_stream_tables_and_stages() -> None:
+    log = log_buffer(7, ["a", 'b"c'], 3, 5)
+    assert log.sql == (
+        'SELECT pgt_w, o0 AS "a", o1 AS "b""c" FROM pgtrickle_changes.log_7 '
+        "WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s"
+    )
+    assert log.params == {"after": 3, "upto": 5}
+    assert stage_buffer("pg_temp.d", ["a"]).sql == 'SELECT w AS pgt_w, o0 AS "a" FROM pg_temp.d'
+
+
+def test_percent_signs_are_doubled_wherever_they_come_from() -> None:
+    assert '"50%%"' in table_buffer(1, {"50%": 1}, "1:1:").sql
+    assert '"t%%"' in after_query(LEAF, '"t%"', CLOCK).text
+
+
+def test_a_delta_is_netted() -> None:
+    query = delta_query(LEAF, stage_buffer("d", ["id"]), ORDERS, CLOCK)
+    assert query.text.endswith("GROUP BY l0_0, l0_1 HAVING sum(w) <> 0")
+    assert "UNION ALL" not in query.text
+    assert delta_query(Leaf(3, RELATION), stage_buffer("d", ["id"]), ORDERS, CLOCK).text.endswith(
+        "AS d HAVING sum(w) <> 0"
+    )
+
+
+def test_the_clock_moves_rows_in_and_out() -> None:
+    leaf = Leaf(
+        0,
+        RELATION,
+        clock_filters=("l0.at > :clock",),
+        clock_negations=("l0.at <= :clock",),
+        computed=(Computed("l0.id", LONG, INT),),
+    )
+    query = delta_query(leaf, stage_buffer("d", ["id", "at"]), ORDERS, CLOCK)
+    changes, entering, leaving = query.text.split(" UNION ALL ")
+    assert "(l0.at > %(before)s::timestamptz)" in changes
+    assert "1 AS w" in entering
+    assert "(l0.at > %(now)s::timestamptz) AND (l0.at <= %(before)s::timestamptz)" in entering
+    assert "-1 AS w" in leaving
+    assert "(l0.at > %(before)s::timestamptz) AND (l0.at <= %(now)s::timestamptz)" in leaving
+    assert (query.params["before"], query.params["now"]) == ("2024-01-01", "2024-01-02")
+    assert after_query(leaf, ORDERS, CLOCK).params == {"now": "2024-01-02"}
