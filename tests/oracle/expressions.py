@@ -113,6 +113,7 @@ def _text(draw: st.DrawFn, column: Col, scope: Scope) -> Col:
             Col(f"{c} || {other.sql}", "text"),
             Col(f"length({c})", "int"),
             Col(f"left({c}, 1)", "text"),
+            Col(f"substr({c}, 1, 1)", "text"),
             Col(f"upper({c}) || '%'", "text"),
             Col(f"trim({c})", "text"),
             Col(f"concat({c}, '/', {other.sql})", "text"),

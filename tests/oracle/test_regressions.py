@@ -75,3 +75,44 @@ def test_nan_sorts_above_all_numbers_in_join_conditions(replay: Replay) -> None:
             steps=[["INSERT INTO t0 VALUES (1, 'NaN', 7), (1, -3, 8)"], ["DELETE FROM t0 WHERE b = 5"]],
         )
     )
+
+
+def test_is_not_null_of_padded_columns(replay: Replay) -> None:
+    """Evaluated by Spark, because it concerns two tables; it was taken for IS NULL."""
+    replay(
+        Scenario(
+            tables=[
+                "CREATE TABLE t0 (k int)",
+                "CREATE TABLE t1 (k int, a int)",
+                "INSERT INTO t0 VALUES (0), (1)",
+                "INSERT INTO t1 VALUES (1, 5), (2, NULL), (3, 6)",
+            ],
+            streams={
+                "s0": "SELECT a0.k AS c0, a1.a AS c1 FROM t0 a0 FULL JOIN t1 a1 ON a1.k = a0.k "
+                "WHERE a0.k >= 1 OR a1.a IS NOT NULL",
+                "s1": "SELECT a0.k AS c0, a1.a AS c1 FROM t0 a0 FULL JOIN t1 a1 ON a1.k = a0.k "
+                "WHERE a0.k >= 1 OR a1.a IS NULL",
+            },
+            steps=[["INSERT INTO t1 VALUES (0, NULL), (7, 8), (8, NULL)"], ["DELETE FROM t0 WHERE k = 1"]],
+        )
+    )
+
+
+def test_null_dates_compare_with_nothing(replay: Replay) -> None:
+    """Dates travel to Spark as numbers; NULL travelled as minus infinity."""
+    replay(
+        Scenario(
+            tables=[
+                "CREATE TABLE t0 (k int, a date, b timestamptz)",
+                "INSERT INTO t0 VALUES (1, '2026-01-01', NULL), (2, NULL, '-infinity'), (3, '2025-01-01', 'infinity')",
+            ],
+            streams={
+                "s0": "SELECT a0.k AS c0, a1.k AS c1 FROM t0 a0 LEFT JOIN t0 a1 ON a0.a > a1.a",
+                "s1": "SELECT a0.k AS c0, a1.k AS c1 FROM t0 a0 JOIN t0 a1 ON a0.b >= a1.b",
+            },
+            steps=[
+                ["INSERT INTO t0 VALUES (4, NULL, NULL), (5, '2027-01-01', 'infinity')"],
+                ["DELETE FROM t0 WHERE k = 3"],
+            ],
+        )
+    )

@@ -54,21 +54,29 @@ def value_definition(head: GroupHead, j: int) -> str:
     return typed("v", head.inputs[argument])
 
 
-def create_state(conn: psycopg.Connection, stage: Stage, tables: StageTables, *, is_last: bool) -> None:
-    """The stage's permanent tables except the stream table itself, empty and without indexes."""
+def create_state(conn: psycopg.Connection, stage: Stage, tables: StageTables, owner: str, *, is_last: bool) -> None:
+    """The stage's permanent tables except the stream table itself, empty and without indexes.
+
+    They belong to the engine; the stream table's owner may only change their rows.
+    """
     drop_state(conn, stage, tables, is_last=is_last)
     if isinstance(stage.head, GroupHead):
         keys = key_definitions(stage.head)
         counters = [f"{c} numeric NOT NULL" for c in counter_columns(stage.head)]
         columns = ["h int8 NOT NULL", *keys, "n int8 NOT NULL CHECK (n >= 0)", *counters]
-        conn.execute(f"CREATE TABLE {tables.groups} ({', '.join(columns)})".encode())
+        _create(conn, tables.groups, columns, owner)
         for j in bags(stage.head):
             value = value_definition(stage.head, j) + " NOT NULL"
             columns = ["h int8 NOT NULL", "vh int8 NOT NULL", *keys, value, "n int8 NOT NULL CHECK (n > 0)"]
-            conn.execute(f"CREATE TABLE {tables.bag(j)} ({', '.join(columns)})".encode())
+            _create(conn, tables.bag(j), columns, owner)
     if not is_last:
         columns = [typed(quote(c.name), c.type, c.collation) for c in stage.columns]
-        conn.execute(f"CREATE TABLE {tables.output} ({', '.join(columns)})".encode())
+        _create(conn, tables.output, columns, owner)
+
+
+def _create(conn: psycopg.Connection, name: str, columns: list[str], owner: str) -> None:
+    conn.execute(f"CREATE TABLE {name} ({', '.join(columns)})".encode())
+    conn.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quote(owner)}".encode())
 
 
 def index_state(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:

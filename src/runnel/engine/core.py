@@ -160,9 +160,9 @@ class Engine:
         # Builds sort and hash millions of rows; the default of 4 MB would send them to disk.
         for setting in ("work_mem = '128MB'", "maintenance_work_mem = '256MB'", "temp_buffers = '64MB'"):
             self._refresh.execute(f"SET {setting}".encode())
-        row = self._refresh.execute("SELECT current_user").fetchone()
+        row = self._refresh.execute("SELECT current_user, current_user::regrole::oid::int8").fetchone()
         assert row is not None
-        self._role = str(row[0])
+        self._role, self._role_oid = str(row[0]), int(row[1])
         store.abandon_requests(self._control)
         release_sources(self._control)
         self._registry.reload(self._control)
@@ -198,7 +198,9 @@ class Engine:
         """The verbs, bound to the current connections."""
         if self._operations is None:
             assert self._sessions is not None, "call start() first"
-            refresher = Refresher(self._refresh, self.dsn, self._sessions, self._registry, self._role, self._on_event)
+            refresher = Refresher(
+                self._refresh, self.dsn, self._sessions, self._registry, self._role, self._role_oid, self._on_event
+            )
             self._operations = Operations(self._refresh, self._registry, refresher, self._clocks.clear)
         return self._operations
 

@@ -20,6 +20,7 @@ from runnel.errors import RunnelError, TransientError, UserError
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.refresh.maintained import Maintained, Mode
+from runnel.refresh.rights import check_readable
 from runnel.schedule.spec import parse_schedule
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.describe import SESSION_SETTINGS, user_error
@@ -131,15 +132,7 @@ def _check_rights(conn: psycopg.Connection, compiled: Compiled, caller: Caller) 
             hint="Refreshes run in the engine's session, so they only call functions that a superuser owns.",
             sqlstate="42501",
         )
-    for relation in compiled.relations:
-        columns = list(compiled.column_uses.get(relation.oid, ()))
-        row = conn.execute(
-            "SELECT has_table_privilege(%(role)s, %(oid)s::oid, 'SELECT') OR coalesce((SELECT bool_and("
-            "has_column_privilege(%(role)s, %(oid)s::oid, c, 'SELECT')) FROM unnest(%(columns)s::text[]) c), false)",
-            {"role": caller.role, "oid": relation.oid, "columns": columns},
-        ).fetchone()
-        if not (row and row[0]):
-            raise UserError(f"permission denied for table {relation.name}", sqlstate="42501")
+    check_readable(conn, caller.role, {r.oid: compiled.column_uses.get(r.oid, ()) for r in compiled.relations})
 
 
 @contextmanager
@@ -240,9 +233,6 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
     columns = definition.compiled.description.columns
     items = ", ".join(typed(quote(c.name), c.type, c.collation) for c in columns)
     name = definition.name.sql()
-    # Refreshes keep their state with the owner's rights.
-    owner = psql.Identifier(definition.owner)
-    conn.execute(psql.SQL("GRANT USAGE, CREATE ON SCHEMA pgtrickle_state TO {}").format(owner))
     try:
         with conn.transaction():
             conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(definition.owner)))

@@ -16,8 +16,10 @@ from runnel.catalog.rows import Refresh, StreamTable
 from runnel.engine.registry import Registry, position, ready
 from runnel.errors import RunnelError, SchemaDriftError
 from runnel.model.frontier import Frontier
+from runnel.model.names import Name
 from runnel.refresh.changes import pending_changes
 from runnel.refresh.maintained import Maintained, Outcome
+from runnel.refresh.rights import lock_result
 from runnel.refresh.transaction import RefreshTransaction
 from runnel.schedule.choose import full_is_cheaper
 from runnel.schedule.dag import descendants, ordered
@@ -53,6 +55,7 @@ class Refresher:
     sessions: Sessions
     registry: Registry
     role: str
+    role_oid: int
     on_event: Callable[[str], None]
     prepared: set[tuple[int, str]] = field(default_factory=set)
 
@@ -110,6 +113,7 @@ class Refresher:
         current = members[0]
         try:
             with self.conn.transaction():
+                self._lock_results(members)
                 if before is not None:
                     before()
                 self.registry.reload(self.conn)
@@ -152,6 +156,13 @@ class Refresher:
         frontier = Frontier.from_json(row.frontier)
         changes = pending_changes(self.conn, table, frontier, transaction.versions).total
         return full_is_cheaper(self.conn.execute(RECENT, (table.id,)).fetchall(), changes)
+
+    def _lock_results(self, members: Iterable[int]) -> None:
+        """Tables of other roles are locked before the snapshot, so that what is checked stays as it is."""
+        for member in members:
+            row = self.registry.rows[member]
+            if row.owner != self.role_oid:
+                lock_result(self.conn, Name(row.pgt_schema, row.pgt_name))
 
     def _compiled(self, members: Iterable[int]) -> list[Maintained]:
         tables = []

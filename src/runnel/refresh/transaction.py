@@ -29,6 +29,7 @@ from runnel.refresh.changes import Pending, pending_changes
 from runnel.refresh.compute import Counters, compute_stage
 from runnel.refresh.leaves import LeafAccess
 from runnel.refresh.maintained import Action, Maintained, Outcome, Position
+from runnel.refresh.rights import check_attached, check_readable
 from runnel.sources.statements import Clock
 from runnel.spark.session import Sessions
 from runnel.sql.describe import apply_settings
@@ -79,6 +80,9 @@ class RefreshTransaction:
         if settled:
             return outcome
         counters = Counters()
+        if table.owner != self.engine_role:
+            check_attached(self.conn, table.name, table.relid, table.sources)
+            check_readable(self.conn, table.owner, table.sources)
         self._prepare(table)
         with self._as_owner(table) as role:
             access = LeafAccess(
@@ -176,10 +180,12 @@ class RefreshTransaction:
             with steps("load"):
                 load(self.conn, stage, tables, rows)
             with steps("merge"):
-                ddl.create_state(self.conn, stage, tables, is_last=last)
+                with self._as_engine(table):
+                    ddl.create_state(self.conn, stage, tables, table.owner, is_last=last)
                 if isinstance(stage.head, GroupHead):
                     build_groups(self.conn, stage, tables)
-                    ddl.index_state(self.conn, stage, tables)
+                    with self._as_engine(table):
+                        ddl.index_state(self.conn, stage, tables)
                     output = outputs_sql(stage, tables, weight=1, touched_only=False)
                 else:
                     output = _named(stage, _rows_sql(table, stage))
@@ -189,7 +195,8 @@ class RefreshTransaction:
                 else:
                     names = ", ".join(quote(c.name) for c in stage.columns)
                     self.conn.execute(f"INSERT INTO {tables.output} ({names}) {_expanded(stage, output)}".encode())
-                    ddl.index_output(self.conn, stage, tables)
+                    with self._as_engine(table):
+                        ddl.index_output(self.conn, stage, tables)
         return True
 
     def _recompute_in_postgres(self, table: Maintained, steps: _Steps) -> bool:
@@ -243,6 +250,16 @@ class RefreshTransaction:
         yield role
         if role is not None:
             self.conn.execute("RESET ROLE")
+
+    @contextmanager
+    def _as_engine(self, table: Maintained) -> Iterator[None]:
+        """DDL on state tables, which the engine owns, in the middle of work done as the owner."""
+        if table.owner == self.engine_role:
+            yield
+            return
+        self.conn.execute("RESET ROLE")
+        yield
+        self.conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(table.owner)))
 
     def _prepare(self, table: Maintained) -> None:
         key = (table.id, f"{hash(table.stages)}")

@@ -11,7 +11,7 @@ from runnel.model.types import BOOL, DOUBLE, LONG, TEXT, Form, PgType, decimal_f
 
 _INSTANT = (
     "CASE WHEN isfinite({e}) THEN (extract(epoch FROM {e}) * 1000000)::int8 "
-    "WHEN {e} > '2000-01-01' THEN 9223372036854775807 ELSE -9223372036854775808 END"
+    "WHEN {e} > '2000-01-01' THEN 9223372036854775807 WHEN {e} < '2000-01-01' THEN -9223372036854775808 END"
 )
 _TIME_RANK = {"date": 0, "timestamp": 1, "timestamptz": 2}
 _NUMBER_RANK = {"int": 0, "numeric": 1, "float": 2}

@@ -242,7 +242,8 @@ class Lowering:
                 inner = self._spark(condition.this, nullable)
                 return f"(NOT {inner})" if inner else None
             case exp.Is() if isinstance(condition.expression, exp.Null):
-                return self._is_null(condition.this, nullable)
+                test = self._is_null(condition.this, nullable)
+                return f"(NOT {test})" if test and condition.args.get("negate") else test
             case exp.Boolean():
                 return str(bool(condition.this)).lower()
             case exp.NullSafeNEQ():
