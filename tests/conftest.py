@@ -52,6 +52,8 @@ def sessions() -> Iterator[Sessions]:
     """The run's Spark."""
     from runnel.spark.session import build_sessions
 
+    # Thousands of small, ever different plans: the JVM's second compiler never pays off here.
+    os.environ.setdefault("RUNNEL_DRIVER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     built = build_sessions("local[2]")
     yield built
     built.stop()

@@ -37,7 +37,7 @@ def main() -> int:
     # What hypothesis thinks of slow tests is not news here.
     warnings.simplefilter("ignore")
     # Ended early, the soak still stops what it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _stack() as oracle:
         _show(f"soak: {options.minutes:g} minutes from seed {first}")
         return _soak(oracle, options.minutes * 60, first, options.failures)
@@ -84,6 +84,9 @@ def _soak(oracle: Oracle, seconds: float, first: int, most_failures: int) -> int
     while time.monotonic() < started + seconds and len(failures) < most_failures:
         try:
             batches.run(number)
+        except KeyboardInterrupt:
+            _show("\ninterrupted")
+            break
         except Mismatch as mismatch:
             failures.append((number, str(mismatch)))
             _show(f"\nFAILURE {len(failures)} in batch {number}, {mismatch}")

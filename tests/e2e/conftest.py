@@ -78,7 +78,7 @@ def dsn(database: str, schema: str) -> str:
 def stream(client: runnel.Client) -> Stream:
     """Create a stream table that refreshes only when told to, and only by deltas unless said otherwise."""
 
-    def create(name: str, query: str, mode: str = "DIFFERENTIAL", schedule: str = "1h") -> None:
+    def create(name: str, query: str, mode: str = "DIFFERENTIAL", schedule: str = "@yearly") -> None:
         client.create_stream_table(name, query, schedule=schedule, refresh_mode=mode)
 
     return create

@@ -37,12 +37,12 @@ def cli(dsn: str) -> Cli:
 def test_the_life_of_a_stream_table(cli: Cli, db: psycopg.Connection, tmp_path: Path) -> None:
     script(db, ORDERS)
     query = "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"
-    assert "ready" in cli("create", "totals", query, "--schedule", "1h", "--mode", "differential").output
+    assert "ready" in cli("create", "totals", query, "--schedule", "@yearly", "--mode", "differential").output
     file = tmp_path / "q.sql"
     file.write_text("SELECT count(*) AS n FROM orders")
-    cli("create", "counted", "--file", str(file), "--schedule", "1h")
-    cli("create", "piped", "-", "--schedule", "1h", stdin="SELECT id FROM orders WHERE amount > 5")
-    cli("create", "piped", "SELECT id FROM orders WHERE amount > 6", "--replace", "--schedule", "1h")
+    cli("create", "counted", "--file", str(file), "--schedule", "@yearly")
+    cli("create", "piped", "-", "--schedule", "@yearly", stdin="SELECT id FROM orders WHERE amount > 5")
+    cli("create", "piped", "SELECT id FROM orders WHERE amount > 6", "--replace", "--schedule", "@yearly")
     db.execute("INSERT INTO orders VALUES (99, 'c1', 1000)")
     assert "Refreshed totals" in cli("refresh", "totals").output
     cli("refresh")
@@ -59,11 +59,11 @@ def test_the_life_of_a_stream_table(cli: Cli, db: psycopg.Connection, tmp_path: 
 
 def test_looking_inside(cli: Cli, db: psycopg.Connection, schema: str) -> None:
     script(db, ORDERS)
-    cli("create", "base", "SELECT customer, sum(amount) AS s FROM orders GROUP BY customer", "--schedule", "1h")
-    cli("create", "tip", "SELECT max(s) AS m FROM base", "--schedule", "1h")
+    cli("create", "base", "SELECT customer, sum(amount) AS s FROM orders GROUP BY customer", "--schedule", "@yearly")
+    cli("create", "tip", "SELECT max(s) AS m FROM base", "--schedule", "@yearly")
     db.execute("DELETE FROM orders WHERE id < 4")
     text = cli("status").output
-    for word in ("base", "tip", "ACTIVE", "DIFFERENTIAL", "1h"):
+    for word in ("base", "tip", "ACTIVE", "DIFFERENTIAL", "@yearly"):
         assert word in text
     found = {each["name"]: each for each in json.loads(cli("status", "--json").stdout) if each["schema"] == schema}
     assert found["base"]["pending_changes"] == 3
@@ -89,8 +89,8 @@ def test_looking_inside(cli: Cli, db: psycopg.Connection, schema: str) -> None:
 
 def test_verify_tells_by_its_exit_code_who_tampered(cli: Cli, db: psycopg.Connection, schema: str) -> None:
     script(db, ORDERS)
-    cli("create", "totals", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", "--schedule", "1h")
-    cli("create", "copy", "SELECT id FROM orders", "--schedule", "1h")
+    cli("create", "totals", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", "--schedule", "@yearly")
+    cli("create", "copy", "SELECT id FROM orders", "--schedule", "@yearly")
     assert cli("verify", "totals", "copy").exit_code == 0
     db.execute("UPDATE totals SET n = 1000 WHERE customer = 'c1'")
     output = cli("verify", "totals", code=1).output
@@ -130,7 +130,7 @@ def test_version_and_dsn(cli: Cli, dsn: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    "up down init dsn psql demo version create alter drop refresh validate status history explain verify".split(),
+    ["up", "down", "init", "dsn", "psql", "demo", "version", "create", "alter", "drop", "refresh", "validate", "status", "history", "explain", "verify"],
 )
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [command, "--help"])

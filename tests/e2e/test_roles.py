@@ -28,7 +28,7 @@ def ann(db: psycopg.Connection, dsn: str, schema: str) -> Iterator[psycopg.Conne
 
 
 def create(conn: psycopg.Connection, name: str, query: str) -> None:
-    conn.execute("SELECT pgtrickle.create_stream_table(%s, %s, '1h')", (name, query))
+    conn.execute("SELECT pgtrickle.create_stream_table(%s, %s, '@yearly')", (name, query))
 
 
 def test_a_plain_role_creates_and_owns_its_stream_table(
@@ -69,7 +69,7 @@ def test_tables_and_columns_without_a_grant_stay_closed(ann: psycopg.Connection,
     ann.execute("SELECT pgtrickle.refresh_stream_table('peek')")
     assert value(ann, "SELECT count(*) FROM peek") == 2
     buffer = value(db, "SELECT 'pgtrickle_changes.changes_' || 'secret'::regclass::oid")
-    script(db, "SELECT pgtrickle.create_stream_table('full_copy', 'SELECT hidden FROM secret', '1h')")
+    script(db, "SELECT pgtrickle.create_stream_table('full_copy', 'SELECT hidden FROM secret', '@yearly')")
     db.execute("INSERT INTO secret VALUES (3, 3, 'z')")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         ann.execute(f"SELECT * FROM {buffer}".encode())

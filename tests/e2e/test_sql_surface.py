@@ -26,7 +26,7 @@ def test_create_fills_the_table_before_it_returns(db: psycopg.Connection, schema
     db.execute(
         "SELECT pgtrickle.create_stream_table(name => 'totals', "
         "query => 'SELECT customer, sum(amount) AS total FROM orders GROUP BY customer;', "
-        "schedule => '1h', refresh_mode => 'DIFFERENTIAL')"
+        "schedule => '@yearly', refresh_mode => 'DIFFERENTIAL')"
     )
     assert rows(db, "SELECT customer, total::int FROM totals ORDER BY 1") == [
         ("c0", 60),
@@ -36,7 +36,7 @@ def test_create_fills_the_table_before_it_returns(db: psycopg.Connection, schema
     ]
     assert catalog(db, "totals", "status") == "ACTIVE"
     assert catalog(db, "totals", "is_populated") is True
-    assert catalog(db, "totals", "schedule") == "1h"
+    assert catalog(db, "totals", "schedule") == "@yearly"
     assert catalog(db, "totals", "original_query").endswith("GROUP BY customer;")
     assert f"{schema}.orders" in str(catalog(db, "totals", "defining_query")), "names are pinned at creation"
     assert rows(db, "SELECT action, status, rows_inserted FROM pgtrickle.get_refresh_history('totals')") == [
@@ -46,8 +46,8 @@ def test_create_fills_the_table_before_it_returns(db: psycopg.Connection, schema
 
 def test_names_are_found_along_the_search_path_and_by_schema(db: psycopg.Connection, schema: str) -> None:
     db.execute("CREATE TABLE t (v int)")
-    db.execute("SELECT pgtrickle.create_stream_table(%s, 'SELECT v FROM t', '1h')", (f"{schema}.a",))
-    db.execute("SELECT pgtrickle.create_stream_table('\"B b\"', 'SELECT v FROM t', '1h')")
+    db.execute("SELECT pgtrickle.create_stream_table(%s, 'SELECT v FROM t', '@yearly')", (f"{schema}.a",))
+    db.execute("SELECT pgtrickle.create_stream_table('\"B b\"', 'SELECT v FROM t', '@yearly')")
     db.execute("SELECT pgtrickle.refresh_stream_table('a')")
     db.execute("SELECT pgtrickle.refresh_stream_table('\"B b\"')")
     with pytest.raises(psycopg.errors.UndefinedTable, match="does not exist"):
@@ -65,11 +65,11 @@ def test_names_are_found_along_the_search_path_and_by_schema(db: psycopg.Connect
 def test_create_or_replace_and_if_not_exists(db: psycopg.Connection) -> None:
     script(db, ORDERS)
     replace = "SELECT pgtrickle.create_or_replace_stream_table('big', %s, %s)"
-    db.execute(replace, ("SELECT id FROM orders WHERE amount > 15", "1h"))
+    db.execute(replace, ("SELECT id FROM orders WHERE amount > 15", "@yearly"))
     oid = catalog(db, "big", "pgt_relid")
     history = "SELECT count(*) FROM pgtrickle.get_refresh_history('big', 100)"
     before = value(db, history)
-    db.execute(replace, ("select id from orders where (amount > 15)", "1h"))
+    db.execute(replace, ("select id from orders where (amount > 15)", "@yearly"))
     assert value(db, history) == before, "the same definition is left alone"
     db.execute(replace, ("SELECT id FROM orders WHERE amount > 15", "2h"))
     assert (value(db, history), catalog(db, "big", "schedule")) == (before, "2h"), "a schedule needs no rebuild"
@@ -82,7 +82,7 @@ def test_create_or_replace_and_if_not_exists(db: psycopg.Connection) -> None:
     assert any("already exists, skipping" in n for n in notices)
     assert value(db, "SELECT count(*) FROM big") == 2
     db.execute(
-        "SELECT pgtrickle.create_stream_table_if_not_exists('small', 'SELECT id FROM orders WHERE amount < 2', '1h')"
+        "SELECT pgtrickle.create_stream_table_if_not_exists('small', 'SELECT id FROM orders WHERE amount < 2', '@yearly')"
     )
     assert rows(db, "SELECT id FROM small") == [(1,)]
 
@@ -239,7 +239,7 @@ def test_status_history_tree_buffers_health_and_version(db: psycopg.Connection, 
             f"last_rows FROM pgtrickle.pgt_status() WHERE name LIKE '{schema}.%'",
         )
     }
-    assert status[f"{schema}.base"] == ("ACTIVE", 2, True, "DIFFERENTIAL", "1h", True, 4)
+    assert status[f"{schema}.base"] == ("ACTIVE", 2, True, "DIFFERENTIAL", "@yearly", True, 4)
     assert status[f"{schema}.over"][:3] == ("ACTIVE", 0, True), "a table over a stale one is stale"
     sizes = (
         f"SELECT source_table, pending_rows FROM pgtrickle.change_buffer_sizes() WHERE stream_table = '{schema}.base'"
@@ -263,7 +263,7 @@ def test_status_history_tree_buffers_health_and_version(db: psycopg.Connection, 
 
 def test_not_initialized_at_creation_is_filled_by_the_first_refresh(db: psycopg.Connection) -> None:
     script(db, ORDERS)
-    db.execute("SELECT pgtrickle.create_stream_table('t', 'SELECT id FROM orders', '1h', initialize => false)")
+    db.execute("SELECT pgtrickle.create_stream_table('t', 'SELECT id FROM orders', '@yearly', initialize => false)")
     db.execute("SELECT pgtrickle.refresh_stream_table('t')")
     assert value(db, "SELECT count(*) FROM t") == 20
     assert catalog(db, "t", "status") == "ACTIVE"
@@ -271,7 +271,7 @@ def test_not_initialized_at_creation_is_filled_by_the_first_refresh(db: psycopg.
 
 def test_python_client_sees_and_does_the_same(db: psycopg.Connection, client: runnel.Client, schema: str) -> None:
     script(db, ORDERS)
-    client.create_stream_table("t", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", schedule="1h")
+    client.create_stream_table("t", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", schedule="@yearly")
     db.execute("DELETE FROM orders WHERE customer = 'c0'")
     (status,) = [s for s in client.status() if s.schema == schema]
     assert (status.name, status.pending_changes, status.effective_mode, status.last_action) == (

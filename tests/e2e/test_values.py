@@ -18,26 +18,26 @@ def test_strange_names(db: psycopg.Connection, client: runnel.Client, check: Che
     )
     make = client.create_stream_table
     every = '"Id", "a b", "per%cent", "qu""ote", w, n, l0, "SELECT", "größe", c1, o0, "%s"'
-    make('"Strange ""name"" %s"', f'SELECT {every} FROM "Täble ""x"" 100%"', "1h", "DIFFERENTIAL")
+    make('"Strange ""name"" %s"', f'SELECT {every} FROM "Täble ""x"" 100%"', "@yearly", "DIFFERENTIAL")
     make(
         '"J"',
         'SELECT t."Id", t.w, o.w AS "o w", t.l0, o."a b" AS "100%" FROM "Täble ""x"" 100%" t LEFT JOIN "other table" o ON o."Id" = t.w',
-        "1h",
+        "@yearly",
         "DIFFERENTIAL",
     )
     make(
         "agg",
         'SELECT w % 2 AS "w", sum(n) AS n, max("per%cent") AS "per%cent", count(DISTINCT l0) AS "l0", min("a b") AS "a b" FROM "Täble ""x"" 100%" GROUP BY w % 2',
-        "1h",
+        "@yearly",
         "DIFFERENTIAL",
     )
     make(
         "likes",
         """SELECT "a b" FROM "Täble ""x"" 100%" WHERE "a b" LIKE 'v%' AND "a b" <> '%s' AND "%s" % 2 = 0""",
-        "1h",
+        "@yearly",
         "DIFFERENTIAL",
     )
-    make('"Over"', 'SELECT "o w", count(*) AS "n%" FROM "J" GROUP BY "o w"', "1h", "DIFFERENTIAL")
+    make('"Over"', 'SELECT "o w", count(*) AS "n%" FROM "J" GROUP BY "o w"', "@yearly", "DIFFERENTIAL")
     names = ('"Strange ""name"" %s"', '"J"', "agg", "likes", '"Over"')
     for change in (
         'UPDATE "Täble ""x"" 100%" SET w = w + 1, n = -n, l0 = 5, "per%cent" = 1, "größe" = 1.5 WHERE "Id" < 4',
@@ -54,10 +54,10 @@ def test_strange_names(db: psycopg.Connection, client: runnel.Client, check: Che
 def test_a_stream_table_may_have_the_longest_name(db: psycopg.Connection, client: runnel.Client, check: Check) -> None:
     name = "n" * 63
     script(db, f"CREATE TABLE {'t' * 63} ({'c' * 63} int); INSERT INTO {'t' * 63} VALUES (1)")
-    client.create_stream_table(name, f"SELECT {'c' * 63}, count(*) AS n FROM {'t' * 63} GROUP BY 1", "1h")
+    client.create_stream_table(name, f"SELECT {'c' * 63}, count(*) AS n FROM {'t' * 63} GROUP BY 1", "@yearly")
     db.execute(f"INSERT INTO {'t' * 63} VALUES (1), (2)".encode())
     check(name)
-    client.create_stream_table(name[:-1], f"SELECT {'c' * 63} FROM {'t' * 63}", "1h")
+    client.create_stream_table(name[:-1], f"SELECT {'c' * 63} FROM {'t' * 63}", "@yearly")
     check(name[:-1])
 
 
@@ -122,7 +122,7 @@ line2, "quoted", back\\slash\ttab', '', 'ab', 9223372036854775807, -32768, 1e100
       (4, ' lead and trail ', E'\\r\\n', 't', 1, 1, 1.10, 1, 1.1, 0.1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"""
     db.execute(fill.encode())
-    db.execute(("INSERT INTO t (id) SELECT 5").encode())
+    db.execute("INSERT INTO t (id) SELECT 5")
     listed = ", ".join(columns)
     cast = ", ".join(f"{n}::text" for n in columns)
     stream("copy", f"SELECT {listed} FROM t")
@@ -202,11 +202,11 @@ def test_the_creators_time_zone_and_styles_stay_in_force(db: psycopg.Connection,
         conn.execute("INSERT INTO t VALUES ('2024-03-10 03:30:00+00', 1), ('2024-03-10 12:00:00+00', 2)")
         conn.execute(
             "SELECT pgtrickle.create_stream_table('days', $$SELECT date_trunc('day', at) AS d, at::date AS day, "
-            "to_char(at, 'HH24') AS h, sum(v) AS s FROM t GROUP BY 1, 2, 3$$, '1h', 'DIFFERENTIAL')"
+            "to_char(at, 'HH24') AS h, sum(v) AS s FROM t GROUP BY 1, 2, 3$$, '@yearly', 'DIFFERENTIAL')"
         )
         conn.execute("SET DateStyle = 'German, DMY'")
         conn.execute(
-            "SELECT pgtrickle.create_stream_table('texts', $$SELECT at::date::text AS d FROM t$$, '1h', 'DIFFERENTIAL')"
+            "SELECT pgtrickle.create_stream_table('texts', $$SELECT at::date::text AS d FROM t$$, '@yearly', 'DIFFERENTIAL')"
         )
     db.execute("SET TimeZone = 'Asia/Tokyo'")
     db.execute("INSERT INTO t VALUES ('2024-03-10 04:59:59+00', 4)")

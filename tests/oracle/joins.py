@@ -29,14 +29,21 @@ class FromClause:
     crossed: bool = False
     """Whether there is a product in it: one is enough."""
     joined: bool = False
+    condition: str | None = None
+    """What WHERE has to say about a comma in FROM."""
 
 
 NextSource = Callable[[], Source]
 
 
 def from_clause(draw: st.DrawFn, source: NextSource, most: int) -> FromClause:
-    """One item, or a tree of joins over up to `most`."""
-    return _tree(draw, source, draw(st.integers(1, most)), count())
+    """One item, or a tree of joins over up to `most`, or two of them with a comma between."""
+    size, aliases = draw(st.integers(1, most)), count()
+    if size == 1 or not chance(draw, 8):
+        return _tree(draw, source, size, aliases)
+    left, right = _tree(draw, source, size - 1, aliases), _tree(draw, source, 1, aliases)
+    condition, _ = _condition(draw, left.scope, right.scope, "JOIN", may_cross=False)
+    return FromClause(f"{left.sql}, {right.sql}", left.scope + right.scope, left.crossed, True, condition)
 
 
 def _tree(draw: st.DrawFn, source: NextSource, size: int, aliases: count[int]) -> FromClause:
@@ -51,8 +58,19 @@ def _tree(draw: st.DrawFn, source: NextSource, size: int, aliases: count[int]) -
     if kind == "CROSS JOIN" and not crossed:
         return FromClause(f"{left.sql} CROSS JOIN {_grouped(right)}", scope, True, True)
     kind = "JOIN" if kind == "CROSS JOIN" else kind
+    shared = _shared(left.scope, right.scope) if right_size == 1 else []
+    if shared and chance(draw, 15):
+        return FromClause(f"{left.sql} {kind} {right.sql} USING ({pick(draw, shared)})", scope, crossed, True)
     condition, keyed = _condition(draw, left.scope, right.scope, kind, may_cross=not crossed)
     return FromClause(f"{left.sql} {kind} {_grouped(right)} ON {condition}", scope, crossed or not keyed, True)
+
+
+def _shared(left: Scope, right: Scope) -> list[str]:
+    """Names that stand for one column on either side, of the same kind."""
+    names = [c.sql.partition(".")[2] for c in left]
+    once = {n: c.kind for n, c in zip(names, left, strict=True) if names.count(n) == 1 and not c.rough}
+    mine = {c.sql.partition(".")[2]: c.kind for c in right if not c.rough}
+    return [n for n, kind in once.items() if mine.get(n) == kind]
 
 
 def _grouped(clause: FromClause) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from tests.oracle.expressions import Scope, expression, is_number, predicate, usable
-from tests.oracle.joins import NextSource, Source, from_clause
+from tests.oracle.joins import FromClause, NextSource, Source, from_clause
 from tests.oracle.values import INTEGERS, SQL_TYPES, Col, chance, constant, pick, several
 
 
@@ -50,8 +50,11 @@ def _next(draw: st.DrawFn, sources: Sequence[Source], depth: int) -> NextSource:
     return source
 
 
-def _where(draw: st.DrawFn, scope: Scope) -> str:
-    return f" WHERE {predicate(draw, scope)}" if chance(draw, 45) else ""
+def _where(draw: st.DrawFn, clause: FromClause) -> str:
+    conditions = [clause.condition] if clause.condition else []
+    if chance(draw, 45):
+        conditions.append(predicate(draw, clause.scope))
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
 def _named(items: Sequence[Col]) -> tuple[str, list[Col]]:
@@ -63,13 +66,13 @@ def _named(items: Sequence[Col]) -> tuple[str, list[Col]]:
 def _rows(draw: st.DrawFn, source: NextSource, most: int) -> Query:
     clause = from_clause(draw, source, most)
     text, columns = _named([expression(draw, clause.scope) for _ in range(draw(st.integers(1, 4)))])
-    return Query(f"SELECT {text} FROM {clause.sql}{_where(draw, clause.scope)}", columns)
+    return Query(f"SELECT {text} FROM {clause.sql}{_where(draw, clause)}", columns)
 
 
 def _distinct(draw: st.DrawFn, source: NextSource, most: int) -> Query:
     clause = from_clause(draw, source, most)
     text, columns = _named(_keys(draw, clause.scope, 1, 3))
-    return Query(f"SELECT DISTINCT {text} FROM {clause.sql}{_where(draw, clause.scope)}", columns)
+    return Query(f"SELECT DISTINCT {text} FROM {clause.sql}{_where(draw, clause)}", columns)
 
 
 def _keys(draw: st.DrawFn, scope: Scope, least: int, most: int) -> list[Col]:
@@ -98,7 +101,7 @@ def _group(draw: st.DrawFn, source: NextSource, most: int, *, grouped: bool) -> 
     if not items:
         items = [Col("count(*)", "bigint", small=False)]
     text, columns = _named(items)
-    sql = f"SELECT {text} FROM {clause.sql}{_where(draw, clause.scope)}"
+    sql = f"SELECT {text} FROM {clause.sql}{_where(draw, clause)}"
     if keys:
         sql += f" GROUP BY {', '.join(k.sql for k in keys)}"
     if chance(draw, 25):

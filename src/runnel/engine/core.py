@@ -42,6 +42,8 @@ IDLE_SECONDS = 30.0
 RECONNECT_SECONDS = 0.5
 HISTORY_KEPT = 1000
 RUNNABLE = ("ACTIVE", "INITIALIZING")
+SLIP_SECONDS = 0.5
+"""A refresh that starts this much late still counts from when it was due."""
 
 
 class Engine:
@@ -166,7 +168,8 @@ class Engine:
         store.abandon_requests(self._control)
         release_sources(self._control)
         self._registry.reload(self._control)
-        self._clocks.clear()
+        for clock in self._clocks.values():
+            clock.dirty = True
         self._gate = WakeGate(self._control)
         # A former engine may have left the gate open.
         self._gate.open()
@@ -201,7 +204,7 @@ class Engine:
             refresher = Refresher(
                 self._refresh, self.dsn, self._sessions, self._registry, self._role, self._role_oid, self._on_event
             )
-            self._operations = Operations(self._refresh, self._registry, refresher, self._clocks.clear)
+            self._operations = Operations(self._refresh, self._registry, refresher, self._forget_clock)
         return self._operations
 
     # -- the loop ------------------------------------------------------------------------------------------
@@ -229,8 +232,8 @@ class Engine:
             now = time.time()
             # Requests served between two units may have dropped or added stream tables.
             active = [n for n in unit if n in self._clocks and self._registry.rows[n].status in RUNNABLE]
-            due = [due_at(n, self._clocks, self._registry.graph) for n in active]
-            if not any(d is not None and d <= now for d in due):
+            planned = {n: due_at(n, self._clocks, self._registry.graph) for n in active}
+            if not any(d is not None and d <= now for d in planned.values()):
                 continue
             for node in active:
                 self._clocks[node].dirty = False
@@ -240,7 +243,9 @@ class Engine:
                 clock = self._clocks.get(node)
                 worked = any(o.table.id == node and (o.changed or o.changes_read) for o in outcomes)
                 if clock and (worked or clock.uses_clock or clock.schedule.kind == "cron" or not outcomes):
-                    clock.last_start = now
+                    # Counted from when it was due, so that a steady stream of changes keeps a steady rhythm.
+                    late = now - (planned.get(node) or now)
+                    clock.last_start = now - late if late < SLIP_SECONDS else now
             changed = {o.table.id for o in outcomes if o.changed}
             for node, reads in self._registry.graph.items():
                 if reads & changed and node not in active and node in self._clocks:
@@ -271,6 +276,10 @@ class Engine:
             known.retry_at = retry
         for gone in self._clocks.keys() - self._registry.rows.keys():
             del self._clocks[gone]
+
+    def _forget_clock(self, pgt_id: int) -> None:
+        """A stream table was defined, changed or resumed: it is due as soon as it has changes."""
+        self._clocks.pop(pgt_id, None)
 
     def _keep_house(self) -> None:
         """Now and then: prune what every consumer has passed, and look for sources that drifted."""

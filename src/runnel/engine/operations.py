@@ -32,7 +32,7 @@ class Operations:
     conn: psycopg.Connection
     registry: Registry
     refresher: Refresher
-    wake: Callable[[], None]
+    wake: Callable[[int], None]
 
     # -- create --------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Operations:
                 raise _as_user_error(name, error.cause) from error.cause
             raise
         self.registry.reload(self.conn)
-        self.wake()
+        self.wake(pgt_id)
 
     def _undo_create(self, pgt_id: int | None, name: Name) -> None:
         with self.conn.transaction():
@@ -131,7 +131,7 @@ class Operations:
             with self.conn.transaction():
                 store.set_status(self.conn, row.pgt_id, "ACTIVE" if status == "ACTIVE" else "SUSPENDED")
         self.registry.reload(self.conn)
-        self.wake()
+        self.wake(row.pgt_id)
 
     def _redefine(self, row: StreamTable, args: Mapping[str, Any], caller: defs.Caller) -> None:
         name = Name(row.pgt_schema, row.pgt_name)
@@ -280,7 +280,7 @@ class Operations:
             store.set_status(self.conn, row.pgt_id, "ACTIVE")
         self.registry.forget(row.pgt_id)
         self.registry.reload(self.conn)
-        self.wake()
+        self.wake(row.pgt_id)
 
     # -- names and rights ----------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ _STRICT: tuple[type[exp.Expr], ...] = (
 
 
 def pg(expression: exp.Expr) -> str:
-    """Print for PostgreSQL."""
-    return expression.sql(dialect="postgres")
+    """Print for PostgreSQL, with functions as they were written: `"left"(x, 1)` is not `"LEFT"(x, 1)`."""
+    return expression.sql(dialect="postgres", normalize_functions=False)
 
 
 def leaves_of(expression: exp.Expr) -> frozenset[int]:

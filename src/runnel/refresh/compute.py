@@ -5,7 +5,7 @@ One Spark job per stage, whatever the number of changed leaves and branches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -72,7 +72,7 @@ def compute_stage(
     ]
     total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
     counters.jobs += 1
-    return _add_up(stage, total).toArrow()
+    return _add_up(stage, total, sorted({number for number, *_ in work})).toArrow()
 
 
 def _read_term(
@@ -172,8 +172,9 @@ def is_decimal(branch: Branch, leaf: int, index: int) -> bool:
     return branch.leaves[leaf].computed[index].form.kind == "decimal"
 
 
-def _add_up(stage: Stage, rows: DataFrame) -> DataFrame:
+def _add_up(stage: Stage, rows: DataFrame, branches: Sequence[int]) -> DataFrame:
     added = ["w", *(f"s{k}" for k in range(len(stage.branches[0].sums)))]
-    carried = [c for c in rows.columns if c not in added]
+    # Asking Spark for the names would cost a round trip each.
+    carried = ["b", *(carried_name(n, i) for n in branches for i in range(len(stage.branches[n].carried)))]
     totals = [F.expr(f"sum({c}) AS {c}") for c in added]
     return rows.groupBy(*carried).agg(*totals).where(" OR ".join(f"{c} != 0" for c in added))

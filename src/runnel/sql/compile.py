@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from runnel.errors import UserError
+from runnel.plan import expr as ex
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
 from runnel.sql.aggregates import SUPPORTED
@@ -70,7 +71,7 @@ def compile_query(
                 raise NotDifferentiable("an expression that Runnel's SQL parser cannot print back faithfully")
             tree = compiler.inline_views(tree)
             if compiler.views:
-                whole = describe(conn, tree.sql(dialect="postgres"))
+                whole = describe(conn, ex.pg(tree))
             _refuse_volatile(whole)
             _check_functions(whole)
             plan = compiler.plan(tree, description.columns, settings)

@@ -11,6 +11,7 @@ from sqlglot import exp
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.model.types import Column
+from runnel.plan import expr as ex
 from runnel.plan.stage import (
     Branch,
     GroupHead,
@@ -131,7 +132,7 @@ class Compiler:
 
     def round_trips(self, canonical: str, tree: exp.Query) -> bool:
         """Whether sqlglot's print of the tree means the same to PostgreSQL as the original."""
-        printed = tree.sql(dialect="postgres")
+        printed = ex.pg(tree)
         try:
             with self.conn.transaction():
                 again = canonical_print(self.conn, printed)
@@ -290,7 +291,7 @@ def _standalone(query: exp.Query, ctes: Ctes) -> str:
                 ]
             ),
         )
-    return copy.sql(dialect="postgres")
+    return ex.pg(copy)
 
 
 def _without_ctes(query: exp.Query) -> exp.Query:
