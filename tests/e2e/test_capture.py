@@ -91,7 +91,8 @@ def test_inheritance_children_belong_to_their_parent(db: psycopg.Connection, str
 def test_generated_columns_are_captured_with_their_values(db: psycopg.Connection, stream: Stream, check: Check) -> None:
     db.execute(
         "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, net numeric(10,2), "
-        "gross numeric(10,2) GENERATED ALWAYS AS (net * 1.2) STORED, twice numeric GENERATED ALWAYS AS (net * 2) VIRTUAL, "
+        "gross numeric(10,2) GENERATED ALWAYS AS (net * 1.2) STORED, twice numeric GENERATED ALWAYS AS "
+        "(net * 2) VIRTUAL, "
         "at timestamptz DEFAULT now())"
     )
     db.execute("INSERT INTO t (net) VALUES (10), (20)")
@@ -109,7 +110,8 @@ def test_updates_of_keys_move_rows(db: psycopg.Connection, stream: Stream, check
     script(
         db,
         "CREATE TABLE a (id int PRIMARY KEY, g int); CREATE TABLE b (id int PRIMARY KEY, a int);"
-        "INSERT INTO a SELECT i, i % 3 FROM generate_series(1, 9) i; INSERT INTO b SELECT i, i % 9 FROM generate_series(1, 20) i",
+        "INSERT INTO a SELECT i, i % 3 FROM generate_series(1, 9) i; INSERT INTO b SELECT i, i % 9 FROM "
+        "generate_series(1, 20) i",
     )
     stream("j", "SELECT a.id, a.g, b.id AS b FROM a LEFT JOIN b ON b.a = a.id")
     stream("n", "SELECT a.g, count(*) AS n FROM a JOIN b ON b.a = a.id GROUP BY a.g")
@@ -128,7 +130,8 @@ def test_a_transaction_over_many_tables_is_seen_whole_or_not_at_all(
 ) -> None:
     script(
         db,
-        "CREATE TABLE money (who text, amount int); CREATE TABLE moves (n int); INSERT INTO money VALUES ('a', 100), ('b', 0)",
+        "CREATE TABLE money (who text, amount int); CREATE TABLE moves (n int); INSERT INTO money VALUES "
+        "('a', 100), ('b', 0)",
     )
     stream("total", "SELECT sum(amount) AS s FROM money")
     stream("pairs", "SELECT m.who, m.amount, v.n FROM money m CROSS JOIN moves v")
@@ -198,7 +201,8 @@ def test_copy_merge_upsert_and_cascades(db: psycopg.Connection, stream: Stream, 
     )
     stream(
         "joined",
-        "SELECT p.id, p.v, count(c.id) AS n, sum(c.v) AS s FROM parent p LEFT JOIN child c ON c.parent = p.id GROUP BY p.id, p.v",
+        "SELECT p.id, p.v, count(c.id) AS n, sum(c.v) AS s FROM parent p LEFT JOIN child c ON c.parent = "
+        "p.id GROUP BY p.id, p.v",
     )
     stream("orphans", "SELECT id, parent FROM child")
     with db.cursor().copy("COPY parent FROM STDIN") as copy:
@@ -223,7 +227,8 @@ def test_copy_merge_upsert_and_cascades(db: psycopg.Connection, stream: Stream, 
     db.execute("UPDATE parent SET id = id + 1000 WHERE id = 6")
     check("joined", "orphans")
     db.execute(
-        "WITH gone AS (DELETE FROM child WHERE v > 30 RETURNING *) INSERT INTO child SELECT id + 500, parent, v FROM gone"
+        "WITH gone AS (DELETE FROM child WHERE v > 30 RETURNING *) INSERT INTO child SELECT id + 500, "
+        "parent, v FROM gone"
     )
     check("joined", "orphans")
 
@@ -233,7 +238,8 @@ def test_truncate_empties_and_fills_again(
 ) -> None:
     script(
         db,
-        "CREATE TABLE t (k int, v int); CREATE TABLE u (k int); INSERT INTO t SELECT i % 3, i FROM generate_series(1, 9) i; INSERT INTO u VALUES (0), (1)",
+        "CREATE TABLE t (k int, v int); CREATE TABLE u (k int); INSERT INTO t SELECT i % 3, i FROM "
+        "generate_series(1, 9) i; INSERT INTO u VALUES (0), (1)",
     )
     stream("g", "SELECT k, sum(v) AS s, max(v) AS m FROM t GROUP BY k")
     stream("j", "SELECT t.v FROM t JOIN u ON u.k = t.k")

@@ -130,7 +130,24 @@ def test_version_and_dsn(cli: Cli, dsn: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["up", "down", "init", "dsn", "psql", "demo", "version", "create", "alter", "drop", "refresh", "validate", "status", "history", "explain", "verify"],
+    [
+        "up",
+        "down",
+        "init",
+        "dsn",
+        "psql",
+        "demo",
+        "version",
+        "create",
+        "alter",
+        "drop",
+        "refresh",
+        "validate",
+        "status",
+        "history",
+        "explain",
+        "verify",
+    ],
 )
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [command, "--help"])

@@ -111,7 +111,10 @@ def test_a_stream_table_may_gain_and_lose_readers(
     client.drop_stream_table("two")
     db.execute("DELETE FROM sales WHERE id = 4")
     check("base")
-    log = "SELECT count(*) FROM pg_class WHERE relname = 'log_' || (SELECT pgt_id FROM pgtrickle.pgt_stream_tables WHERE pgt_name = 'base' AND pgt_schema = current_schema())"
+    log = (
+        "SELECT count(*) FROM pg_class WHERE relname = 'log_' || (SELECT pgt_id FROM pgtrickle.pgt_stream_tables "
+        "WHERE pgt_name = 'base' AND pgt_schema = current_schema())"
+    )
     assert value(db, log) == 0, "without readers there is no change log"
     stream("three", "SELECT max(amount) AS m FROM base")
     db.execute("DELETE FROM sales WHERE id = 40")

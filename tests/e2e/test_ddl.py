@@ -34,8 +34,10 @@ def test_added_columns_indexes_and_constraints_are_harmless(
     script(
         db,
         "ALTER TABLE t ADD COLUMN extra int DEFAULT 7; CREATE INDEX ON t (a); ALTER TABLE t ADD CHECK (a > 0);"
-        "ALTER TABLE t ALTER COLUMN a SET DEFAULT 3; ALTER TABLE t ALTER COLUMN b SET NOT NULL; COMMENT ON TABLE t IS 'x';"
-        "INSERT INTO t (id, b) VALUES (10, 'new'); ALTER TABLE t DROP COLUMN extra; INSERT INTO t (id, b) VALUES (11, 'x')",
+        "ALTER TABLE t ALTER COLUMN a SET DEFAULT 3; ALTER TABLE t ALTER COLUMN b SET NOT NULL; COMMENT "
+        "ON TABLE t IS 'x';"
+        "INSERT INTO t (id, b) VALUES (10, 'new'); ALTER TABLE t DROP COLUMN extra; INSERT INTO t (id, b) "
+        "VALUES (11, 'x')",
     )
     check("s", "all_columns")
     assert state(db, "s") == state(db, "all_columns") == ("ACTIVE", "")

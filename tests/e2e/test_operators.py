@@ -20,7 +20,8 @@ CREATE TABLE shops (name text PRIMARY KEY, town text);
 INSERT INTO shops VALUES ('shop0', 'Ulm'), ('shop1', 'Bonn'), ('shop9', 'Kiel'), ('shop8', NULL);
 """
 CHANGES = (
-    "INSERT INTO sales VALUES (100, 'shop1', 'item9', 3, 7.77, 0.5, true), (101, NULL, 'item1', NULL, NULL, NULL, NULL)",
+    "INSERT INTO sales VALUES (100, 'shop1', 'item9', 3, 7.77, 0.5, true), (101, NULL, 'item1', NULL, "
+    "NULL, NULL, NULL)",
     "UPDATE sales SET qty = qty + 1, price = price * 2, paid = NOT paid WHERE id % 4 = 0",
     "UPDATE sales SET shop = 'shop9', id = id + 1000 WHERE id % 10 = 3",
     "DELETE FROM sales WHERE shop = 'shop2' OR id = 60",
@@ -70,7 +71,8 @@ def test_aggregates_follow_every_kind_of_change(
 
 
 UNIONS_AND_FILTERS = {
-    "filter": "SELECT id, lower(shop) AS shop, price * 2 AS p FROM sales WHERE qty BETWEEN 2 AND 5 AND shop LIKE 'shop%'",
+    "filter": "SELECT id, lower(shop) AS shop, price * 2 AS p FROM sales WHERE qty BETWEEN 2 AND 5 AND "
+    "shop LIKE 'shop%'",
     "constants": "SELECT 1 AS one, 'x' AS x, NULL::int AS nothing FROM sales WHERE paid",
     "union_all": "SELECT shop AS s FROM sales WHERE paid UNION ALL SELECT item FROM sales WHERE NOT paid "
     "UNION ALL SELECT name FROM shops",
@@ -87,14 +89,16 @@ UNIONS_AND_FILTERS = {
     "anti": "SELECT h.name FROM shops h LEFT JOIN sales s ON s.shop = h.name WHERE s.id IS NULL",
     "cross": "SELECT s.id, h.name FROM sales s CROSS JOIN shops h WHERE s.qty = 1",
     "inequality": "SELECT s.id, h.name FROM sales s JOIN shops h ON h.name > s.shop WHERE s.qty < 2",
-    "self": "SELECT a.id, b.id AS other FROM sales a JOIN sales b ON a.item = b.item AND a.shop = b.shop AND a.id < b.id",
+    "self": "SELECT a.id, b.id AS other FROM sales a JOIN sales b ON a.item = b.item AND a.shop = b.shop "
+    "AND a.id < b.id",
     "null_safe": "SELECT s.id, h.name FROM sales s JOIN shops h ON h.town IS NOT DISTINCT FROM s.shop "
     "OR h.name = s.shop",
     "null_safe_key": "SELECT a.id, b.id AS other FROM sales a JOIN sales b ON a.shop IS NOT DISTINCT FROM b.shop "
     "AND a.qty IS NOT DISTINCT FROM b.qty WHERE a.id > 90",
     "composite": "SELECT a.id FROM sales a JOIN (SELECT shop, item, max(price) AS p FROM sales GROUP BY shop, item) b "
     "ON (a.shop, a.item, a.price) = (b.shop, b.item, b.p)",
-    "chained_outer": "SELECT h.name, s.id, t.id AS twin FROM shops h LEFT JOIN sales s ON s.shop = h.name AND s.qty = 2 "
+    "chained_outer": "SELECT h.name, s.id, t.id AS twin FROM shops h LEFT JOIN sales s ON s.shop = h.name "
+    "AND s.qty = 2 "
     "LEFT JOIN sales t ON t.id = s.id + 1",
     "outer_aggregate": "SELECT h.name, count(s.id) AS n, coalesce(sum(s.price), 0) AS p FROM shops h "
     "LEFT JOIN sales s ON s.shop = h.name GROUP BY h.name",

@@ -44,7 +44,8 @@ def test_a_plain_role_creates_and_owns_its_stream_table(
         assert value(ann, f"SELECT pgtrickle.verify_stream_table('{name}') ->> 'ok'") == "true"
     assert rows(ann, "SELECT m FROM over") == [(30,)]
     ann.execute(
-        "SELECT pgtrickle.alter_stream_table('sums', query => 'SELECT k, sum(v) AS s, min(v) AS m FROM mine GROUP BY k')"
+        "SELECT pgtrickle.alter_stream_table('sums', query => 'SELECT k, sum(v) AS s, min(v) AS m FROM "
+        "mine GROUP BY k')"
     )
     assert "e2e_ann" in str(rows(ann, "SELECT current_user"))
     assert [
@@ -109,7 +110,8 @@ def test_functions_in_a_query_run_with_the_owners_rights(
     script(ann, "CREATE TABLE mine (v int); INSERT INTO mine VALUES (1)")
     db.execute("CREATE FUNCTION who(int) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT current_user::text'")
     db.execute(
-        "CREATE FUNCTION look(int) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN (SELECT v FROM vault); END $$"
+        "CREATE FUNCTION look(int) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN (SELECT v "
+        "FROM vault); END $$"
     )
     create(ann, "seen_by", "SELECT v, who(v) AS who FROM mine")
     for query in ("SELECT v, look(v) AS t FROM mine", "SELECT look(1) AS t, row_number() OVER () AS r FROM mine"):

@@ -82,7 +82,8 @@ def test_create_or_replace_and_if_not_exists(db: psycopg.Connection) -> None:
     assert any("already exists, skipping" in n for n in notices)
     assert value(db, "SELECT count(*) FROM big") == 2
     db.execute(
-        "SELECT pgtrickle.create_stream_table_if_not_exists('small', 'SELECT id FROM orders WHERE amount < 2', '@yearly')"
+        "SELECT pgtrickle.create_stream_table_if_not_exists('small', 'SELECT id FROM orders WHERE amount "
+        "< 2', '@yearly')"
     )
     assert rows(db, "SELECT id FROM small") == [(1,)]
 
@@ -193,7 +194,10 @@ def test_validate_says_how_a_query_would_run(db: psycopg.Connection) -> None:
     )
     assert said["refresh_mode"].startswith("DIFFERENTIAL")
     assert "orders" in said["sources"]
-    window = "SELECT check_name, result, severity FROM pgtrickle.validate_query('SELECT rank() OVER (ORDER BY id) AS r FROM orders')"
+    window = (
+        "SELECT check_name, result, severity "
+        "FROM pgtrickle.validate_query('SELECT rank() OVER (ORDER BY id) AS r FROM orders')"
+    )
     refresh_mode = next(r for r in rows(db, window) if r[0] == "refresh_mode")
     assert "window function" in refresh_mode[1]
     assert refresh_mode[2] == "WARNING"
@@ -206,7 +210,8 @@ def test_explain_shows_stages_rules_pushdown_and_pending_rows(db: psycopg.Connec
     script(db, ORDERS + "CREATE TABLE customers (name text PRIMARY KEY, town text)")
     stream(
         "t",
-        "SELECT c.town, sum(o.amount) AS s, max(o.amount) AS m FROM orders o LEFT JOIN customers c ON c.name = o.customer "
+        "SELECT c.town, sum(o.amount) AS s, max(o.amount) AS m FROM orders o LEFT JOIN customers c ON "
+        "c.name = o.customer "
         "WHERE o.amount > 3 GROUP BY c.town",
     )
     db.execute("INSERT INTO orders VALUES (50, 'c1', 5), (51, 'c1', 5)")
@@ -235,7 +240,8 @@ def test_status_history_tree_buffers_health_and_version(db: psycopg.Connection, 
         r[0]: r[1:]
         for r in rows(
             db,
-            "SELECT name, status, pending_changes, staleness > interval '0', refresh_mode, schedule, last_refresh_ms > 0, "
+            "SELECT name, status, pending_changes, staleness > interval '0', refresh_mode, schedule, "
+            "last_refresh_ms > 0, "
             f"last_rows FROM pgtrickle.pgt_status() WHERE name LIKE '{schema}.%'",
         )
     }
@@ -247,7 +253,10 @@ def test_status_history_tree_buffers_health_and_version(db: psycopg.Connection, 
     assert rows(db, sizes) == [(f"{schema}.orders", 2)]
     db.execute("SELECT pgtrickle.refresh_stream_table('over')")
     assert rows(db, sizes) == [(f"{schema}.orders", 0)]
-    newest = "SELECT action, initiated_by, changes_read, rows_inserted, rows_deleted FROM pgtrickle.get_refresh_history(%s, 1)"
+    newest = (
+        "SELECT action, initiated_by, changes_read, rows_inserted, rows_deleted "
+        "FROM pgtrickle.get_refresh_history(%s, 1)"
+    )
     assert db.execute(newest, ("base",)).fetchall() == [("DIFFERENTIAL", "MANUAL", 2, 1, 1)]
     tree = rows(db, "SELECT node, node_type, depth FROM pgtrickle.dependency_tree()")
     assert tree == [

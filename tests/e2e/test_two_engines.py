@@ -39,7 +39,9 @@ def test_work_done_while_no_engine_ran_is_caught_up(own_database: str, spark: Sp
     with psycopg.connect(own_database, autocommit=True) as db:
         db.execute("CREATE TABLE t (v int)")
         with running_engine(own_database, spark):
-            db.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT v, count(*) AS n FROM t GROUP BY v', '@yearly')")
+            db.execute(
+                "SELECT pgtrickle.create_stream_table('s', 'SELECT v, count(*) AS n FROM t GROUP BY v', '@yearly')"
+            )
         db.execute("INSERT INTO t VALUES (1), (1), (2)")
         db.execute("DELETE FROM t WHERE v = 2")
         with running_engine(own_database, spark):

@@ -183,7 +183,7 @@ def negation(condition: exp.Expr) -> str:
 
     >>> from sqlglot import parse_one
     >>> negation(parse_one("a >= b")), negation(parse_one("f(a)"))
-    ('a < b', '(F(a)) IS NOT TRUE')
+    ('a < b', '(f(a)) IS NOT TRUE')
     """
     condition = condition.unnest()
     opposite = _OPPOSITE.get(type(condition))

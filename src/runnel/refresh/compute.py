@@ -17,6 +17,7 @@ from runnel.apply.load import carried_name
 from runnel.delta.parts import Term, Version
 from runnel.delta.telescope import from_nothing, telescope
 from runnel.plan.stage import Branch, Leaf, Stage
+from runnel.refresh.steps import Steps
 from runnel.sources.arrow import weight_name
 from runnel.sources.restrict import Reads, edges, restricted_reads
 from runnel.sources.statements import Restriction
@@ -50,6 +51,7 @@ def compute_stage(
     deltas: Mapping[tuple[int, int], pa.Table] | None,
     reader: LeafReader,
     counters: Counters,
+    steps: Steps,
 ) -> pa.Table | None:
     """The stage's load rows; None when nothing changed. `deltas` is None for a build from nothing."""
     work: list[tuple[int, Branch, Term, Reads, dict[int, pa.Table]]] = []
@@ -57,7 +59,8 @@ def compute_stage(
         changed = {} if deltas is None else {leaf: t for (b, leaf), t in deltas.items() if b == number and t.num_rows}
         terms = [from_nothing(branch.tree)] if deltas is None else telescope(branch.tree, sorted(changed))
         for term in terms:
-            reads = _read_term(branch, term, changed, reader, counters)
+            with steps("read"):
+                reads = _read_term(branch, term, changed, reader, counters)
             work.append((number, branch, term, reads, changed))
     if not work:
         return None
@@ -72,7 +75,9 @@ def compute_stage(
     ]
     total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
     counters.jobs += 1
-    return _add_up(stage, total, sorted({number for number, *_ in work})).toArrow()
+    result = _add_up(stage, total, sorted({number for number, *_ in work}))
+    with steps("spark"):
+        return result.toArrow()
 
 
 def _read_term(

@@ -7,8 +7,7 @@ before that leaves nothing behind. Tasks that read large tables import the same 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -30,6 +29,7 @@ from runnel.refresh.compute import Counters, compute_stage
 from runnel.refresh.leaves import LeafAccess
 from runnel.refresh.maintained import Action, Maintained, Outcome, Position
 from runnel.refresh.rights import check_attached, check_readable
+from runnel.refresh.steps import Steps
 from runnel.sources.statements import Clock
 from runnel.spark.session import Sessions
 from runnel.sql.describe import apply_settings
@@ -64,7 +64,7 @@ class RefreshTransaction:
 
     def refresh(self, table: Maintained, position: Position, *, full: str | None = None) -> Outcome:
         """Bring one stream table to the transaction's snapshot. `full`: why to recompute, or None."""
-        steps = _Steps()
+        steps = Steps()
         with steps("changes"):
             pending = pending_changes(self.conn, table, position.frontier, self.versions)
         moving = table.polled or (table.plan is not None and table.plan.uses_clock)
@@ -143,7 +143,7 @@ class RefreshTransaction:
     # -- the three ways ------------------------------------------------------------------------------------
 
     def _differential(
-        self, table: Maintained, position: Position, access: LeafAccess, counters: Counters, steps: _Steps
+        self, table: Maintained, position: Position, access: LeafAccess, counters: Counters, steps: Steps
     ) -> bool:
         changed = False
         for stage in table.stages:
@@ -154,8 +154,8 @@ class RefreshTransaction:
                     for leaf in branch.leaves:
                         deltas[number, leaf.id] = access.delta(leaf, position.frontier)
                 counters.rows_read += sum(t.num_rows for t in deltas.values())
-            with steps("spark"):
-                rows = compute_stage(self.sessions, stage, deltas, access.reader(), counters)
+            with steps("plan"):
+                rows = compute_stage(self.sessions, stage, deltas, access.reader(), counters, steps)
             changed = rows is not None and rows.num_rows > 0
             if rows is None or not changed:
                 continue
@@ -170,12 +170,12 @@ class RefreshTransaction:
                     apply_delta(self.conn, stage, tables)
         return changed
 
-    def _rebuild(self, table: Maintained, access: LeafAccess, counters: Counters, steps: _Steps) -> bool:
+    def _rebuild(self, table: Maintained, access: LeafAccess, counters: Counters, steps: Steps) -> bool:
         """Recompute every stage on Spark; the result's rows that differ become its delta."""
         for stage in table.stages:
             tables, last = table.tables(stage), table.is_last(stage)
-            with steps("spark"):
-                rows = compute_stage(self.sessions, stage, None, access.reader(), counters)
+            with steps("plan"):
+                rows = compute_stage(self.sessions, stage, None, access.reader(), counters, steps)
             assert rows is not None
             with steps("load"):
                 load(self.conn, stage, tables, rows)
@@ -199,7 +199,7 @@ class RefreshTransaction:
                         ddl.index_output(self.conn, stage, tables)
         return True
 
-    def _recompute_in_postgres(self, table: Maintained, steps: _Steps) -> bool:
+    def _recompute_in_postgres(self, table: Maintained, steps: Steps) -> bool:
         """Queries that have no plan: PostgreSQL evaluates them, and only the difference is written."""
         (stage,) = table.stages
         tables = table.tables(stage)
@@ -307,24 +307,3 @@ def _expanded(stage: Stage, rows: str) -> str:
     """Rows with weights as plain rows."""
     names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
     return f"SELECT {names} FROM ({rows}) AS e, generate_series(1, e.w)"
-
-
-class _Steps:
-    """Milliseconds per step; a step may be entered several times."""
-
-    def __init__(self) -> None:
-        self.times: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = (time.perf_counter() - start) * 1000
-            self.times[name] = round(self.times.get(name, 0.0) + spent, 3)
-
-
-def full_versions(conn: psycopg.Connection) -> Mapping[int, int]:
-    """The version of every stream table."""
-    return dict(conn.execute("SELECT pgt_id, version FROM pgtrickle.pgt_stream_tables").fetchall())
