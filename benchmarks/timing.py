@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from benchmarks.report import Grid
 from runnel.client import Client, Refresh
 
-STEPS = ("changes", "read", "spark", "load", "merge", "apply")
+STEPS = ("changes", "read", "plan", "spark", "load", "merge", "apply")
 """As the engine records them; `rest` is the request, the catalog, the commit and the way back."""
 
 

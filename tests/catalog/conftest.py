@@ -29,9 +29,7 @@ def _run(home: Path, program: str, *arguments: str | Path) -> None:
     """PostgreSQL refuses to run as root: then borrow an unprivileged account."""
     account = ("nobody", "nogroup") if os.geteuid() == 0 else (None, None)
     command = [str(part) for part in (BIN / program, *arguments)]
-    subprocess.run(
-        command, check=True, stdout=subprocess.DEVNULL, cwd=home, user=account[0], group=account[1]
-    )
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=home, user=account[0], group=account[1])
 
 
 @pytest.fixture(scope="session")

@@ -34,9 +34,7 @@ def clear(db: psycopg.Connection, oid: int) -> None:
     db.execute(f"DELETE FROM pgtrickle_changes.changes_{oid}")  # type: ignore[arg-type]
 
 
-def stream_table(
-    db: psycopg.Connection, name: str, source: str, *columns: str, status: str = "ACTIVE"
-) -> int:
+def stream_table(db: psycopg.Connection, name: str, source: str, *columns: str, status: str = "ACTIVE") -> int:
     """Record a stream table over some columns of a source, with capture, as the engine would."""
     with db.transaction():
         db.execute(f"CREATE TABLE {name} ()")  # type: ignore[arg-type]

@@ -56,9 +56,7 @@ def engine(dsn: str) -> Iterator[FakeEngine]:
 
 def test_without_an_engine_it_fails_fast_and_says_how_to_start_one(db: psycopg.Connection) -> None:
     begun = time.monotonic()
-    with pytest.raises(
-        psycopg.Error, match=f'no Runnel engine is running on database "{db.info.dbname}"'
-    ) as caught:
+    with pytest.raises(psycopg.Error, match=f'no Runnel engine is running on database "{db.info.dbname}"') as caught:
         db.execute("SELECT pgtrickle.create_stream_table('x', 'SELECT 1')")
     assert time.monotonic() - begun < 1
     assert "runnel up" in (caught.value.diag.message_hint or "")
@@ -152,9 +150,7 @@ def test_inside_repeatable_read_the_answer_is_still_seen(db: psycopg.Connection,
 
 
 def loopbacks(db: psycopg.Connection) -> int:
-    row = db.execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'runnel-call'"
-    ).fetchone()
+    row = db.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'runnel-call'").fetchone()
     assert row is not None
     return int(row[0])
 

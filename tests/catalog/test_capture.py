@@ -38,9 +38,7 @@ def test_copy_merge_and_on_conflict(db: psycopg.Connection, orders: int) -> None
         copy.write("1\ta\t\\N\n2\tb\t\\N\n")
     assert changes(db, orders) == [(1, 1, "a"), (1, 2, "b")]
     clear(db, orders)
-    db.execute(
-        "INSERT INTO orders VALUES (1, 'z'), (3, 'n') ON CONFLICT (id) DO UPDATE SET status = excluded.status"
-    )
+    db.execute("INSERT INTO orders VALUES (1, 'z'), (3, 'n') ON CONFLICT (id) DO UPDATE SET status = excluded.status")
     assert changes(db, orders) == [(-1, 1, "a"), (1, 1, "z"), (1, 3, "n")]
     clear(db, orders)
     db.execute(
@@ -119,8 +117,7 @@ def test_gate_silences_writers_and_settles_after_the_last_silent_one(
 
 def test_generated_columns(db: psycopg.Connection) -> None:
     db.execute(
-        "CREATE TABLE g (a int, s int GENERATED ALWAYS AS (a * 2) STORED, "
-        "v int GENERATED ALWAYS AS (a * 3) VIRTUAL)"
+        "CREATE TABLE g (a int, s int GENERATED ALWAYS AS (a * 2) STORED, v int GENERATED ALWAYS AS (a * 3) VIRTUAL)"
     )
     oid = capture(db, "g", "a", "s", "v")
     db.execute("INSERT INTO g VALUES (1)")
@@ -197,9 +194,7 @@ def test_install_again_takes_no_lock(db: psycopg.Connection, dsn: str, orders: i
 
 def test_any_writer_may_write_and_none_may_read_the_buffer(db: psycopg.Connection, orders: int) -> None:
     role = f"writer_{db.info.dbname}"
-    db.execute(
-        f"CREATE ROLE {role}; GRANT INSERT ON orders TO {role}; GRANT CREATE ON SCHEMA public TO {role}"
-    )  # type: ignore[arg-type]
+    db.execute(f"CREATE ROLE {role}; GRANT INSERT ON orders TO {role}; GRANT CREATE ON SCHEMA public TO {role}")  # type: ignore[arg-type]
     db.execute(f"SET ROLE {role}")  # type: ignore[arg-type]
     # Nothing that the writer puts on its search_path may run with the rights of the capture function.
     db.execute("CREATE FUNCTION public.pg_notify(text, text) RETURNS void LANGUAGE sql AS 'SELECT 1/0'")

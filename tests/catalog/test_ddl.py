@@ -20,9 +20,7 @@ def orders(db: psycopg.Connection) -> int:
 @pytest.fixture
 def pair(db: psycopg.Connection, orders: int) -> tuple[int, int]:
     """Two stream tables on one source: one uses status, the other amount."""
-    return stream_table(db, "by_status", "orders", "id", "status"), stream_table(
-        db, "totals", "orders", "amount"
-    )
+    return stream_table(db, "by_status", "orders", "id", "status"), stream_table(db, "totals", "orders", "amount")
 
 
 @pytest.mark.parametrize(
@@ -103,9 +101,7 @@ def test_dropped_source(db: psycopg.Connection, dsn: str, orders: int, pair: tup
         assert status == "ERROR" and error is not None and "public.orders: the relation was dropped" in error
     assert state_of(db, third) == ("ACTIVE", None)
     assert list(store.change_tracking(db)) == [oid_of(db, "other")]
-    assert db.execute("SELECT to_regclass(%s)", (f"pgtrickle_changes.changes_{orders}",)).fetchone() == (
-        None,
-    )
+    assert db.execute("SELECT to_regclass(%s)", (f"pgtrickle_changes.changes_{orders}",)).fetchone() == (None,)
 
 
 def test_type_of_a_dropped_column_can_be_dropped(db: psycopg.Connection) -> None:
@@ -167,8 +163,7 @@ def test_replaced_view_asks_for_a_rebuild(db: psycopg.Connection, orders: int) -
     pgt_id = stream_table(db, "st", "orders", "id")
     db.execute("CREATE VIEW v AS SELECT id FROM orders")
     db.execute(
-        "INSERT INTO pgtrickle.pgt_dependencies "
-        "VALUES (%s, 'v'::regclass, 'VIEW', 'public.v', '{id}', '{integer}')",
+        "INSERT INTO pgtrickle.pgt_dependencies VALUES (%s, 'v'::regclass, 'VIEW', 'public.v', '{id}', '{integer}')",
         (pgt_id,),
     )
     db.execute("CREATE OR REPLACE VIEW v AS SELECT id FROM orders WHERE id > 1")

@@ -118,9 +118,7 @@ def test_detach_concurrently(tree: psycopg.Connection) -> None:
 def test_foreign_partition_never_breaks_writers(tree: psycopg.Connection) -> None:
     root = capture(tree, "p", "id")
     tree.execute("CREATE EXTENSION file_fdw; CREATE SERVER f FOREIGN DATA WRAPPER file_fdw")
-    tree.execute(
-        "CREATE FOREIGN TABLE pf PARTITION OF p FOR VALUES FROM (90) TO (99) SERVER f OPTIONS (filename '/x')"
-    )
+    tree.execute("CREATE FOREIGN TABLE pf PARTITION OF p FOR VALUES FROM (90) TO (99) SERVER f OPTIONS (filename '/x')")
     tree.execute("INSERT INTO p VALUES (1, 'a', 1)")
     left = tree.execute("SELECT count(*) FROM pg_trigger WHERE tgrelid = %s", (root,)).fetchone()
     assert left == (0,)

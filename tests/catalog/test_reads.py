@@ -29,9 +29,7 @@ def advance_to_now(db: psycopg.Connection, pgt_id: int, version: int = 1) -> Non
 def test_migrating_twice_does_nothing(dsn: str, db: psycopg.Connection) -> None:
     assert migration.migrate(dsn) == []
     assert migration.migrate(db, loopback="host=here") == []
-    assert db.execute("SELECT value FROM pgtrickle.pgt_settings WHERE key = 'loopback'").fetchone() == (
-        "host=here",
-    )
+    assert db.execute("SELECT value FROM pgtrickle.pgt_settings WHERE key = 'loopback'").fetchone() == ("host=here",)
     recorded = [v for (v,) in db.execute("SELECT version FROM pgtrickle.pgt_migrations ORDER BY 1")]
     assert recorded == [step.version for step in migration.migrations()] == list(range(1, len(recorded) + 1))
 
@@ -120,9 +118,7 @@ def test_history_and_failures(db: psycopg.Connection, st: int) -> None:
     )  # fmt: skip
     store.record_success(db, st, refresh)
     for expected in [(1, "ACTIVE"), (2, "ACTIVE"), (3, "SUSPENDED")]:
-        assert expected == store.record_failure(
-            db, st, refresh, "boom", backoff=timedelta(seconds=9), suspend_after=3
-        )
+        assert expected == store.record_failure(db, st, refresh, "boom", backoff=timedelta(seconds=9), suspend_after=3)
     assert state_of(db, st) == ("SUSPENDED", "boom")
     history = db.execute(
         "SELECT status, rows_inserted, error_message, timings, duration_ms >= 0 "

@@ -144,12 +144,39 @@ def test_an_ordinary_roles_code_never_runs_as_the_engine(
         client.refresh("s")
     assert value(db, became) is False, "through a trigger"
     ann.execute("DROP TRIGGER up ON s")
+    harmless = "RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN v; END $$"
+    climbing = harmless.replace("BEGIN", "BEGIN EXECUTE 'RESET ROLE'; EXECUTE 'ALTER ROLE e2e_ann SUPERUSER';")
+    for number, door in enumerate(
+        (
+            "CREATE INDEX later ON {s} (later(v))",
+            "ALTER TABLE {s} ADD CHECK (later(v) > 0)",
+            "CREATE POLICY later ON {s} USING (later(v) > 0); ALTER TABLE {s} ENABLE ROW LEVEL SECURITY; "
+            "ALTER TABLE {s} FORCE ROW LEVEL SECURITY",
+            "CREATE RULE later AS ON INSERT TO {s} DO ALSO SELECT later(1)",
+        )
+    ):
+        ann.execute(f"CREATE OR REPLACE FUNCTION later(v int) {harmless}".encode())
+        create(ann, f"s{number}", "SELECT v FROM mine")
+        script(ann, door.format(s=f"s{number}"))
+        ann.execute(f"CREATE OR REPLACE FUNCTION later(v int) {climbing}".encode())
+        ann.execute(f"INSERT INTO mine VALUES ({10 + number})".encode())
+        with contextlib.suppress(runnel.RunnelError):
+            client.refresh(f"s{number}")
+        assert value(db, became) is False, f"through {door}"
+    ann.execute(f"CREATE OR REPLACE FUNCTION later(v int) {harmless}".encode())
     script(
         ann,
-        "CREATE DOMAIN trap AS int CHECK (climb(value) > 0); CREATE TABLE bait (v int); INSERT INTO bait VALUES (1)",
+        "CREATE DOMAIN trap AS int CHECK (later(value) > 0); CREATE TABLE bait (v trap); INSERT INTO bait VALUES (1)",
     )
     with contextlib.suppress(psycopg.Error):
-        create(ann, "caught", "SELECT v::trap AS v FROM bait")
+        create(ann, "caught", "SELECT v, count(*) AS n FROM bait GROUP BY v")
+    with contextlib.suppress(psycopg.Error):
+        create(ann, "recast", "SELECT v::int::trap AS v FROM bait")
+    ann.execute("INSERT INTO bait VALUES (2)")
+    ann.execute(f"CREATE OR REPLACE FUNCTION later(v int) {climbing}".encode())
+    for name in ("caught", "recast"):
+        with contextlib.suppress(runnel.RunnelError):
+            client.refresh(name)
     assert value(db, became) is False, "through a domain"
 
 

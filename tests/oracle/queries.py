@@ -232,7 +232,8 @@ def _exact(draw: st.DrawFn, member: Query) -> str:
 
 def _with(draw: st.DrawFn, sources: Sequence[Source], depth: int) -> Query:
     """CTEs, each of which may read the ones before, used once or several times."""
-    names, known, parts = ["q", "r"], list(sources), []
+    # Named by depth: an inner WITH must not hide the names of an outer one.
+    names, known, parts = [f"q{depth}", f"r{depth}"], list(sources), []
     for name in several(draw, names, 1, 2):
         inner = query(draw, known, depth - 1, 2)
         parts.append(f"{name} AS ({inner.sql})")

@@ -13,6 +13,8 @@ from runnel.model.names import quote
 from runnel.plan.stage import Leaf
 
 CLOCK = ":clock"
+WEIGHT = '"#w"'
+"""The weight beside a source's own columns, under a name that none of them has."""
 NOW = "%(now)s::timestamptz"
 BEFORE = "%(before)s::timestamptz"
 
@@ -45,7 +47,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Where the changes of a leaf's source are: SQL of the rows with their weight in `pgt_w`."""
+    """Where the changes of a leaf's source are: SQL of the rows with their weight."""
 
     sql: str
     params: Mapping[str, object]
@@ -62,11 +64,11 @@ def table_buffer(
     new = "pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
     source = f"FROM pgtrickle_changes.changes_{oid} WHERE {new}"
     names = {name: f"c{number}" for name, number in sorted(columns.items())}
-    values, weight, grouped = dict(names), "pgt_w", ""
+    values, weight, grouped = dict(names), f"pgt_w AS {WEIGHT}", ""
     if netted and names:
         values |= {name: f"(array_agg({names[name]}))[1]" for name in names.keys() & textual}
         groups = [f"{column}::text" if name in textual else column for name, column in names.items()]
-        weight, grouped = "sum(pgt_w) AS pgt_w", f" GROUP BY {', '.join(groups)} HAVING sum(pgt_w) <> 0"
+        weight, grouped = f"sum(pgt_w) AS {WEIGHT}", f" GROUP BY {', '.join(groups)} HAVING sum(pgt_w) <> 0"
     items = ", ".join([weight, *(f"{value} AS {_escape(quote(name))}" for name, value in values.items())])
     return Buffer(f"SELECT {items} {source}{grouped}", {"frontier": frontier})
 
@@ -75,7 +77,7 @@ def log_buffer(pgt_id: int, columns: Sequence[str], after: int, upto: int) -> Bu
     """Changes of a stream table between two of its versions, from its change log."""
     items = ", ".join(f"o{i} AS {_escape(quote(name))}" for i, name in enumerate(columns))
     text = (
-        f"SELECT pgt_w, {items} FROM pgtrickle_changes.log_{pgt_id} "
+        f"SELECT pgt_w AS {WEIGHT}, {items} FROM pgtrickle_changes.log_{pgt_id} "
         "WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s"
     )
     return Buffer(text, {"after": after, "upto": upto})
@@ -84,7 +86,7 @@ def log_buffer(pgt_id: int, columns: Sequence[str], after: int, upto: int) -> Bu
 def stage_buffer(delta_table: str, columns: Sequence[str]) -> Buffer:
     """Changes that an earlier stage of the same refresh has just produced."""
     items = ", ".join(f"o{i} AS {_escape(quote(name))}" for i, name in enumerate(columns))
-    return Buffer(f"SELECT w AS pgt_w, {items} FROM {delta_table}", {})
+    return Buffer(f"SELECT w AS {WEIGHT}, {items} FROM {delta_table}", {})
 
 
 def _columns(leaf: Leaf, only: Sequence[int] | None) -> list[str]:
@@ -145,7 +147,7 @@ def delta_query(leaf: Leaf, buffer: Buffer, relation: str, clock: Clock) -> Quer
     names = [leaf.column(i) for i in range(len(leaf.computed))]
     items = [_escape(c) for c in _columns(leaf, None)]
     params = dict(buffer.params)
-    head = ", ".join([*items, f"l{leaf.id}.pgt_w AS w"])
+    head = ", ".join([*items, f"l{leaf.id}.{WEIGHT} AS w"])
     parts = [f"SELECT {head} FROM ({buffer.sql}) AS l{leaf.id}{_where(leaf, BEFORE)}"]
     if leaf.clock_filters:
         params |= {"before": clock.before, "now": clock.now}
