@@ -149,7 +149,7 @@ class _Run:
         table = truncated_table(text)
         if table is not None:
             waiting.add(table)
-        if text == "ROLLBACK" or failed:
+        if text == "ROLLBACK" or (failed and text == "COMMIT"):
             waiting.clear()
         if conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             self.truncated |= waiting

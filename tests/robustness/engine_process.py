@@ -9,6 +9,8 @@ from __future__ import annotations
 import signal
 import sys
 
+import pyarrow as pa
+
 import runnel
 from runnel.errors import RunnelError
 from runnel.spark.session import build_sessions
@@ -24,6 +26,8 @@ def main(dsn: str, master: str = "local[2]") -> int:
         print(f"refused: {error}", flush=True)
         sessions.stop()
         return 1
+    # As `runnel up` does: Arrow must not break off a read when the engine is told to stop.
+    pa.enable_signal_handlers(False)
     signal.signal(signal.SIGTERM, lambda *_: engine.stop())
     print("ready", flush=True)
     engine.run()

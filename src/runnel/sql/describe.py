@@ -133,7 +133,16 @@ def _create_probe(conn: psycopg.Connection, query: str) -> None:
         # prepare=True speaks the extended protocol, in which a text with a second statement is refused.
         conn.execute(statement.encode(), prepare=True)
     except psycopg.Error as error:
+        if _not_the_querys_fault(error):
+            raise
         raise user_error(error) from None
+
+
+def _not_the_querys_fault(error: psycopg.Error) -> bool:
+    """A lost connection, a shutdown, a conflict: taken for a verdict on the query it would change the table's mode."""
+    state = error.sqlstate
+    lost = isinstance(error, psycopg.OperationalError) and state is None
+    return lost or (state is not None and (state[:2] in ("08", "40", "55") or state.startswith("57P")))
 
 
 def user_error(error: psycopg.Error) -> UserError:

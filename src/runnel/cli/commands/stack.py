@@ -129,6 +129,10 @@ def _run_engine(address: str, master: str, began: float, *, where: str) -> None:
 
 def _stop_on_signals(engine: Engine, received: list[int]) -> None:
     """Let SIGINT and SIGTERM end `engine.run()`; `received` tells which came."""
+    import pyarrow as pa
+
+    # Else Arrow hears the signal too and breaks off a read, and the refresh would count as failed.
+    pa.enable_signal_handlers(False)
 
     def stop(number: int, _frame: object) -> None:
         if not received:
