@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sqlglot import exp
-
 from runnel.model.names import Name
 from runnel.model.types import Column, Form, PgType
 
@@ -26,7 +24,6 @@ class Relation:
     columns: tuple[Column, ...]
     pgt_id: int | None = None
     """Set when the relation is itself a stream table: its changes come from its change log."""
-    rows: float = 0.0
     indexed: frozenset[str] = frozenset()
     """Columns that lead some index: a restriction by them is cheap."""
 
@@ -227,6 +224,3 @@ def tree_leaves(tree: Tree) -> Iterator[int]:
         case Outer(left=left, right=right):
             yield from tree_leaves(left)
             yield from tree_leaves(right)
-
-
-ScalarExpression = exp.Expression

@@ -6,7 +6,7 @@ One Spark job per stage, whatever the number of changed leaves and branches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
@@ -42,7 +42,6 @@ class Counters:
 
     rows_read: int = 0
     jobs: int = 0
-    rows_by_leaf: dict[str, int] = field(default_factory=dict)
 
 
 def compute_stage(

@@ -228,7 +228,7 @@ class RelationFacts:
 
 
 _RELATION = """
-SELECT c.oid::int8, c.relkind, n.nspname, c.relname, greatest(c.reltuples, 0)::float8, c.relrowsecurity,
+SELECT c.oid::int8, c.relkind, n.nspname, c.relname, c.relrowsecurity,
        c.relpersistence = 't', s.pgt_id,
        coalesce((SELECT array_agg(DISTINCT a.attname::text) FROM pg_index i
                  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
@@ -244,7 +244,7 @@ def relation_facts(conn: psycopg.Connection, name: Name) -> RelationFacts:
     row = conn.execute(_RELATION, (name.schema, name.name)).fetchone()
     if row is None:
         raise UserError(f'relation "{name}" does not exist', sqlstate="42P01")
-    oid, kind, schema, relname, rows, security, temporary, pgt_id, indexed = row
+    oid, kind, schema, relname, security, temporary, pgt_id, indexed = row
     definition = None
     if kind == "v":
         found = conn.execute("SELECT pg_get_viewdef(%s::oid)", (oid,)).fetchone()
@@ -255,7 +255,6 @@ def relation_facts(conn: psycopg.Connection, name: Name) -> RelationFacts:
         name=Name(schema, relname),
         columns=relation_columns(conn, oid),
         pgt_id=pgt_id,
-        rows=rows,
         indexed=frozenset(indexed),
     )
     return RelationFacts(relation, kind, definition, security, temporary)

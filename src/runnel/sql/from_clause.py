@@ -6,7 +6,7 @@ own and appear here as leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -15,9 +15,8 @@ from runnel.model.names import Name
 from runnel.plan import expr as ex
 from runnel.plan.stage import Relation, StageRef
 from runnel.sql import refuse
-from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, Scope, padded
-
-Ctes = Mapping[str, exp.Query]
+from runnel.sql.ctes import Ctes, with_ctes
+from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, Scope, leaves, padded
 
 
 @dataclass
@@ -97,7 +96,7 @@ class FromBuilder:
     def _push(self, tree: DTree, condition: exp.Expr) -> bool:
         """Let PostgreSQL filter while reading, when the condition concerns one leaf that is not padded."""
         used = ex.leaves_of(condition)
-        if len(used) != 1 or used & padded(tree) or not used <= set(_leaf_ids(tree)):
+        if len(used) != 1 or used & padded(tree) or not used <= set(leaves(tree)):
             return False
         leaf = self.leaves[next(iter(used))]
         (leaf.clock if ex.mentions_clock(condition) else leaf.filters).append(condition)
@@ -123,9 +122,9 @@ class FromBuilder:
             raise NotDifferentiable("FROM ONLY")
         alias = table.args.get("alias")
         if not table.db and table.name in ctes:
+            cte = ctes[table.name]
             scope_name = alias or exp.TableAlias(this=exp.to_identifier(table.name))
-            outer = {k: v for k, v in ctes.items() if k != table.name}
-            tree, scope = self._subquery(ctes[table.name], scope_name, outer, nullable)
+            tree, scope = self._subquery(cte.body, scope_name, cte.scope, nullable)
         else:
             relation = self.relation(Name(table.db or "pg_catalog", table.name))
             tree, scope = self._leaf(relation, alias or exp.TableAlias(this=exp.to_identifier(table.name)))
@@ -149,7 +148,7 @@ class FromBuilder:
             query = query.this
         if not isinstance(query, exp.Query):
             raise NotDifferentiable(refuse.name_of(query))
-        inner = refuse.with_ctes(query, ctes)
+        inner = with_ctes(query, ctes)
         if self.inline and isinstance(query, exp.Select) and not refuse.is_stateful(query):
             mark = len(self.leaves)
             try:
@@ -203,16 +202,6 @@ def _inner(left: DTree, right: DTree) -> DInner:
         else:
             children.append(side)
     return DInner(children, conditions)
-
-
-def _leaf_ids(tree: DTree) -> list[int]:
-    match tree:
-        case DLeaf(leaf):
-            return [leaf]
-        case DInner(children=children):
-            return [i for c in children for i in _leaf_ids(c)]
-        case DOuter(left=left, right=right):
-            return _leaf_ids(left) + _leaf_ids(right)
 
 
 def _renamed(names: list[str], alias: exp.TableAlias) -> list[str]:

@@ -79,47 +79,6 @@ def is_stateful(select: exp.Select) -> bool:
     )
 
 
-def with_ctes(query: exp.Query, outer: Mapping[str, exp.Query]) -> dict[str, exp.Query]:
-    """The CTEs visible inside a query."""
-    visible = dict(outer)
-    clause = query.args.get("with_")
-    if clause is None:
-        return visible
-    if clause.args.get("recursive"):
-        raise NotDifferentiable("WITH RECURSIVE")
-    for cte in clause.expressions:
-        body = cte.this.copy()
-        names = [i.name for i in cte.args["alias"].args.get("columns") or []]
-        if names:
-            body = _rename_outputs(body, names)
-        # A CTE sees the ones before it; writing them into its body keeps that true wherever it is used.
-        if visible and not body.args.get("with_"):
-            body.set(
-                "with_",
-                exp.With(
-                    expressions=[
-                        exp.CTE(this=b.copy(), alias=exp.TableAlias(this=exp.to_identifier(n, quoted=True)))
-                        for n, b in visible.items()
-                    ]
-                ),
-            )
-        visible[cte.alias] = body
-    return visible
-
-
-def _rename_outputs(query: exp.Query, names: list[str]) -> exp.Query:
-    first = query
-    while isinstance(first, exp.SetOperation):
-        first = first.this
-    items = first.expressions
-    renamed = [
-        exp.alias_(items[i].unalias().copy(), n, quoted=True) if i < len(names) else items[i].copy()
-        for i, n in enumerate(names + [""] * (len(items) - len(names)))
-    ]
-    first.set("expressions", renamed)
-    return query
-
-
 def name_of(item: exp.Expr) -> str:
     """A construct's name for a message."""
     if isinstance(item, exp.Lateral):

@@ -26,6 +26,7 @@ from runnel.plan.stage import (
     Tree,
 )
 from runnel.sql import heads, refuse
+from runnel.sql.ctes import Ctes, standalone, with_ctes
 from runnel.sql.describe import (
     RelationFacts,
     canonical_print,
@@ -35,7 +36,7 @@ from runnel.sql.describe import (
     tables_of,
 )
 from runnel.sql.draft import NotDifferentiable, OuterCondition
-from runnel.sql.from_clause import Ctes, FromBuilder
+from runnel.sql.from_clause import FromBuilder
 from runnel.sql.lower import Lowering
 from runnel.sql.parse import parse_query
 
@@ -153,7 +154,7 @@ class Compiler:
 
     def stage_ref(self, query: exp.Query, ctes: Ctes) -> StageRef:
         """A hidden stage for a subquery; the same subquery twice is one stage."""
-        text = _standalone(query, ctes)
+        text = ex.pg(standalone(query, ctes))
         if text not in self.known:
             with self.conn.transaction():
                 columns = describe(self.conn, text).columns
@@ -164,7 +165,7 @@ class Compiler:
     def _stage(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> int:
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):
             query = query.this
-        ctes = refuse.with_ctes(query, ctes)
+        ctes = with_ctes(query, ctes)
         mark, known = len(self.stages), dict(self.known)
         try:
             head, branches = self._head(query, ctes, columns)
@@ -207,7 +208,7 @@ class Compiler:
         """A member of a UNION as branches: inlined when it has no state, else through a stage of its own."""
         while isinstance(query, exp.Subquery):
             query = query.this
-        ctes = refuse.with_ctes(query, ctes)
+        ctes = with_ctes(query, ctes)
         if isinstance(query, exp.Select) and not refuse.is_stateful(query):
             return self._branches(query, ctes)
         ref = self.stage_ref(query, ctes)
@@ -230,7 +231,7 @@ class Compiler:
                 inner = exp.Subquery(this=_named_like(member, union), alias=source.args["alias"].copy())
                 clone = select.copy()
                 clone.set("from_", exp.From(this=inner))
-                result += self._branches(clone, refuse.with_ctes(union, ctes))
+                result += self._branches(clone, with_ctes(union, ctes))
             return result
         builder = FromBuilder(self.relation, self.stage_ref, self.inline)
         tree, scope = builder.build(select, ctes)
@@ -277,21 +278,6 @@ def _normal(text: str) -> str:
     for a, b in _SYNONYMS:
         text = text.replace(a, b)
     return text
-
-
-def _standalone(query: exp.Query, ctes: Ctes) -> str:
-    copy = query.copy()
-    if ctes and not copy.args.get("with_"):
-        copy.set(
-            "with_",
-            exp.With(
-                expressions=[
-                    exp.CTE(this=b.copy(), alias=exp.TableAlias(this=exp.to_identifier(n, quoted=True)))
-                    for n, b in ctes.items()
-                ]
-            ),
-        )
-    return ex.pg(copy)
 
 
 def _without_ctes(query: exp.Query) -> exp.Query:
