@@ -167,6 +167,7 @@ class Engine:
         self._role, self._role_oid = str(row[0]), int(row[1])
         store.abandon_requests(self._control)
         release_sources(self._control)
+        self._registry.forget_all()
         self._registry.reload(self._control)
         for clock in self._clocks.values():
             clock.dirty = True

@@ -8,7 +8,7 @@ import psycopg
 
 from runnel.catalog import store
 from runnel.catalog.rows import StreamTable
-from runnel.errors import RunnelError
+from runnel.errors import RunnelError, SchemaDriftError
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.refresh.maintained import Maintained, Position
@@ -79,6 +79,11 @@ class Registry:
                 raise
             columns = relation_columns(conn, row.pgt_relid)
         mode = row.refresh_mode
+        if plan is None and mode == "DIFFERENTIAL" and row.status != "ERROR":
+            raise SchemaDriftError(
+                f"stream table {row.pgt_schema}.{row.pgt_name}: {reason} cannot be maintained incrementally any more",
+                hint="Change its query or its refresh_mode with pgtrickle.alter_stream_table.",
+            )
         return Maintained(
             id=row.pgt_id,
             name=Name(row.pgt_schema, row.pgt_name),
@@ -95,6 +100,10 @@ class Registry:
             polled=polled,
             logged=logged,
         )
+
+    def forget_all(self) -> None:
+        """Compile everything anew: the server may be another one than before."""
+        self._compiled.clear()
 
     def forget(self, pgt_id: int) -> None:
         """Compile a stream table anew at its next use."""

@@ -14,6 +14,8 @@ class Frontier:
     snapshot: str | None = None
     clock: str | None = None
     stream_tables: Mapping[int, int] = field(default_factory=dict)
+    plan: str | None = None
+    """The fingerprint of the plan whose state was brought here; another plan cannot go on from it."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Frontier:
@@ -22,6 +24,7 @@ class Frontier:
         return cls(
             snapshot=value.get("postgres"),
             clock=value.get("clock"),
+            plan=value.get("plan"),
             stream_tables={int(k): int(v) for k, v in (value.get("stream_tables") or {}).items()},
         )
 
@@ -30,5 +33,6 @@ class Frontier:
         return {
             "postgres": self.snapshot,
             "clock": self.clock,
+            "plan": self.plan,
             "stream_tables": {str(k): v for k, v in sorted(self.stream_tables.items())},
         }

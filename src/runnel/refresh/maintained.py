@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,7 +11,7 @@ from runnel.apply.tables import StageTables, stage_tables
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.model.types import Column
-from runnel.plan.stage import Plan, RowsHead, Stage
+from runnel.plan.stage import Branch, Plan, RowsHead, Stage
 
 Mode = Literal["AUTO", "FULL", "DIFFERENTIAL"]
 Action = Literal["DIFFERENTIAL", "FULL", "INITIAL", "REINITIALIZE"]
@@ -41,6 +42,22 @@ class Maintained:
     """Whether another stream table reads this one's change log."""
 
     @property
+    def fingerprint(self) -> str:
+        """Tells plans apart whose state is not interchangeable."""
+        if self.plan is None:
+            return "none"
+        parts = [
+            (
+                s.index,
+                s.head,
+                s.columns,
+                [(b.tree, b.carried, b.sums, b.inputs, b.late, _leaves(b)) for b in s.branches],
+            )
+            for s in self.plan.stages
+        ]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    @property
     def stages(self) -> tuple[Stage, ...]:
         """The plan's stages; without a plan one that only knows the result's columns."""
         if self.plan is not None:
@@ -54,6 +71,11 @@ class Maintained:
     def is_last(self, stage: Stage) -> bool:
         """Whether the stage is the stream table itself."""
         return stage.index == len(self.stages) - 1
+
+
+def _leaves(branch: Branch) -> list[tuple[object, ...]]:
+    """What is read of each leaf; not the source's size or indexes, which may change freely."""
+    return [(leaf.id, leaf.filters, leaf.clock_filters, leaf.computed) for leaf in branch.leaves]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psycopg
 import pyarrow as pa
@@ -67,6 +67,8 @@ class RefreshTransaction:
         steps = Steps()
         with steps("changes"):
             pending = pending_changes(self.conn, table, position.frontier, self.versions)
+        if position.populated and not position.reinit and position.frontier.plan != table.fingerprint:
+            position = replace(position, reinit="its plan changed, so its state must be rebuilt")
         moving = table.polled or (table.plan is not None and table.plan.uses_clock)
         settled = position.populated and not position.reinit and not full and not pending.any and not moving
         reason: str | None = None
@@ -138,6 +140,7 @@ class RefreshTransaction:
             snapshot=self.at.snapshot,
             clock=self.at.now,
             stream_tables={up: self.versions.get(up, 0) for up in table.upstream},
+            plan=table.fingerprint,
         )
 
     # -- the three ways ------------------------------------------------------------------------------------
