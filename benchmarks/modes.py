@@ -18,8 +18,8 @@ def run(bench: Bench) -> Answer:
     shop = open_shop(bench, size)
     bench.start_engine()
     schema = shop.schema
-    bench.client.create_stream_table(f"{schema}.by_change", shop.revenue, "24h", "DIFFERENTIAL")
-    bench.client.create_stream_table(f"{schema}.whole", shop.revenue, "24h", "FULL")
+    bench.client.create_stream_table(f"{schema}.by_change", shop.revenue, "@yearly", "DIFFERENTIAL")
+    bench.client.create_stream_table(f"{schema}.whole", shop.revenue, "@yearly", "FULL")
     bench.conn.execute(f"CREATE MATERIALIZED VIEW {schema}.matview AS {shop.revenue}".encode())
     rows = []
     steps: dict[str, list[tuple[float, Refresh]]] = {}
