@@ -29,7 +29,7 @@ def machine_facts(bench: Bench) -> Grid:
             ["date", f"{dt.datetime.now(dt.UTC):%Y-%m-%d}"],
             ["processor", f"{psutil.cpu_count()} cores, {_processor()}"],
             ["memory", f"{memory:.0f} GiB"],
-            ["system", f"{platform.system()} {platform.release()}"],
+            ["system", f"{platform.system()} {platform.release().partition('-')[0]}"],
             ["PostgreSQL", f"{server}, shared_buffers {buffers}, work_mem {work_mem}"],
             ["durability", f"fsync {fsync}, synchronous_commit {commit}"],
             ["Spark", f"{version('pyspark')}, local[*], {_java()}"],
