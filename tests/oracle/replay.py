@@ -35,12 +35,17 @@ class Unsuitable(Exception):
     """PostgreSQL itself cannot answer the query (overflow) or it is too large; says nothing about Runnel."""
 
 
+class Refused(Exception):
+    """Runnel says at creation, by name, that it cannot maintain the query by deltas: one of REFUSALS."""
+
+
 @dataclass
 class Figures:
     """What has been done so far."""
 
     cases: int = 0
     unsuitable: int = 0
+    refused: int = 0
     streams: int = 0
     statements: int = 0
     verified: int = 0
@@ -48,7 +53,7 @@ class Figures:
 
     def __str__(self) -> str:
         return (
-            f"{self.cases} cases ({self.unsuitable} unsuitable), {self.streams} stream tables, "
+            f"{self.cases} cases ({self.unsuitable} unsuitable, {self.refused} refused), {self.streams} stream tables, "
             f"{self.statements} statements, {self.verified} refreshes verified, {self.full} of them FULL after TRUNCATE"
         )
 
@@ -74,6 +79,8 @@ class Oracle:
                 self.figures.cases += 1
             except Unsuitable:
                 self.figures.unsuitable += 1
+            except Refused:
+                self.figures.refused += 1
             finally:
                 late.close()
                 self._clean_up(scenario, schema, conn)
@@ -165,7 +172,7 @@ class _Run:
             client.create_stream_table(name, query, schedule="1d", refresh_mode="DIFFERENTIAL")
         except RunnelError as error:
             if any(r in error.message for r in REFUSALS):
-                raise Unsuitable from error
+                raise Refused from error
             detail = f"{error.message} ({error.hint or ''} {error.detail or ''})"
             raise Mismatch(self.scenario, name, -1, f"refused: {detail}") from error
         self.oracle.figures.streams += 1

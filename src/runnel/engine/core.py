@@ -303,7 +303,19 @@ class Engine:
     def _follow_ddl(self) -> None:
         """On servers without event triggers: notice what DDL did to sources, and repair capture."""
         for (oid,) in self._control.execute("SELECT source_relid FROM pgtrickle._capture_drift()").fetchall():
-            self._control.execute("SELECT pgtrickle._capture_install(%s, '{}')", (oid,))
+            try:
+                self._control.execute("SELECT pgtrickle._capture_install(%s, '{}')", (oid,))
+            except psycopg.OperationalError:
+                raise
+            except psycopg.Error:
+                # A source that is gone; its readers are put in ERROR below.
+                log.info("capture of table %s cannot be repaired", oid, exc_info=True)
+                continue
+            # What happened in between was not captured: a partition with rows may have come or gone.
+            for reader in self._registry.readers(oid):
+                store.set_needs_reinit(self._control, reader, True)
+                if reader in self._clocks:
+                    self._clocks[reader].dirty = True
         marked = self._control.execute("SELECT pgtrickle._mark_broken()").fetchone()
         if marked and marked[0]:
             self._registry.reload(self._control)
