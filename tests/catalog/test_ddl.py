@@ -182,8 +182,9 @@ def test_altering_the_query_onto_a_retyped_column(db: psycopg.Connection, orders
 
 def test_the_schemas_can_be_dropped(db: psycopg.Connection, pair: tuple[int, int]) -> None:
     db.execute("DROP SCHEMA pgtrickle, pgtrickle_changes, pgtrickle_state CASCADE")
-    db.execute("INSERT INTO orders VALUES (1)")
+    assert db.execute("INSERT INTO orders VALUES (1)").rowcount == 1, "no trigger of ours is left to fail"
     db.execute("DROP TABLE orders")
+    assert db.execute("SELECT to_regclass('orders')").fetchone() == (None,)
 
 
 @pytest.fixture

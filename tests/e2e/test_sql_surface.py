@@ -183,7 +183,7 @@ def test_drop_table_leaves_nothing_either(db: psycopg.Connection, stream: Stream
     stream("t", "SELECT customer, count(DISTINCT amount) AS n FROM orders GROUP BY customer")
     db.execute("DROP TABLE t")
     eventually(lambda: leftovers(db) == before, 8, what="DROP TABLE left something behind")
-    db.execute("INSERT INTO orders VALUES (1000, 'x', 1)")
+    assert db.execute("INSERT INTO orders VALUES (1000, 'x', 1)").rowcount == 1
 
 
 def test_validate_says_how_a_query_would_run(db: psycopg.Connection) -> None:
