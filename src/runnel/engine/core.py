@@ -314,8 +314,7 @@ class Engine:
             # What happened in between was not captured: a partition with rows may have come or gone.
             for reader in self._registry.readers(oid):
                 store.set_needs_reinit(self._control, reader, True)
-                if reader in self._clocks:
-                    self._clocks[reader].dirty = True
+            self._mark_dirty(oid)
         marked = self._control.execute("SELECT pgtrickle._mark_broken()").fetchone()
         if marked and marked[0]:
             self._registry.reload(self._control)
@@ -346,9 +345,13 @@ class Engine:
                 self._registry.reload(self._control)
                 self.operations().follow_views()
         for source in changed:
-            for reader in self._registry.readers(source):
-                if reader in self._clocks:
-                    self._clocks[reader].dirty = True
+            self._mark_dirty(source)
+
+    def _mark_dirty(self, source: int) -> None:
+        """Changes may be waiting for whoever reads a captured table."""
+        for reader in self._registry.readers(source):
+            if reader in self._clocks:
+                self._clocks[reader].dirty = True
 
     def _wake(self) -> None:
         try:

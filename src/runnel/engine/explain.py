@@ -14,7 +14,7 @@ from runnel.sql.compile import compile_query
 
 def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
     """Stages, the delta rule of each operator, what is pushed down, and what a refresh would read now."""
-    row = operations._known(name, caller)
+    row = operations.known(name, caller)
     table = operations.registry.maintained(operations.conn, row.pgt_id)
     lines = [
         f"Stream table {table.name}",

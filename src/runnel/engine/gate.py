@@ -50,16 +50,14 @@ class WakeGate:
         return None if self._seen is None else max(0.0, self._next_look - time.time())
 
     def look(self, sources: Collection[int]) -> list[int]:
-        """The captured tables that changed since the last look, if one is due."""
+        """The captured tables that changed since the last look, if one is due.
+
+        A look at a table whose buffer is gone raises UndefinedTable; the next one starts from the same snapshot.
+        """
         if self._seen is None or time.time() < self._next_look:
             return []
         settled = self._closing is not None and store.settled(self.conn, self._closing)
-        try:
-            changed = self._look(sources)
-        except psycopg.errors.UndefinedTable:
-            # A source was dropped this moment; its notification is on the way. Assume that all have changed.
-            self._seen = self._snapshot()
-            changed = list(sources)
+        changed = self._look(sources)
         if changed:
             self.open()
         elif settled:

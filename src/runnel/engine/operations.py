@@ -232,7 +232,7 @@ class Operations:
 
     def refresh(self, args: Mapping[str, Any], caller: defs.Caller) -> dict[str, Any]:
         """Bring a stream table, and what it reads, up to date now."""
-        row = self._known(args["name"], caller)
+        row = self.known(args["name"], caller)
         self._refuse_suspended(row)
         try:
             outcomes = self.refresher.refresh_unit(self.refresher.closure(row.pgt_id), "MANUAL")
@@ -251,7 +251,7 @@ class Operations:
 
     def verify(self, args: Mapping[str, Any], caller: defs.Caller) -> dict[str, Any]:
         """Refresh to one snapshot and compare with the query in it."""
-        row = self._known(args["name"], caller)
+        row = self.known(args["name"], caller)
         self._refuse_suspended(row)
         allowed = self.conn.execute(
             "SELECT has_table_privilege(%s, %s::oid, 'SELECT')", (caller.role, row.pgt_relid)
@@ -284,7 +284,8 @@ class Operations:
 
     # -- names and rights ----------------------------------------------------------------------------------
 
-    def _known(self, text: str, caller: defs.Caller) -> StreamTable:
+    def known(self, text: str, caller: defs.Caller) -> StreamTable:
+        """A stream table by the name its caller gives it."""
         self.registry.reload(self.conn)
         name = defs.resolve_name(self.conn, text, caller)
         row = self.registry.find(name)
@@ -296,7 +297,7 @@ class Operations:
         return row
 
     def _owned(self, text: str, caller: defs.Caller) -> StreamTable:
-        row = self._known(text, caller)
+        row = self.known(text, caller)
         allowed = self.conn.execute("SELECT pg_has_role(%s, %s::oid, 'MEMBER')", (caller.role, row.owner)).fetchone()
         if not (allowed and allowed[0]):
             raise UserError(f"must be owner of stream table {row.pgt_schema}.{row.pgt_name}", sqlstate="42501")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import psycopg
 
@@ -17,11 +18,10 @@ from runnel.engine.registry import Registry, position, ready
 from runnel.errors import RunnelError, SchemaDriftError
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
-from runnel.refresh.changes import pending_changes
 from runnel.refresh.maintained import Maintained, Outcome
 from runnel.refresh.rights import lock_result
 from runnel.refresh.transaction import RefreshTransaction
-from runnel.schedule.choose import full_is_cheaper
+from runnel.schedule.choose import MIN_CHANGES, full_is_cheaper
 from runnel.schedule.dag import descendants, ordered
 from runnel.spark.session import Sessions
 
@@ -127,8 +127,8 @@ class Refresher:
                 for table in tables:
                     current = table.id
                     at = position(rows[table.id])
-                    full = force_full or self._cheaper(transaction, table, rows[table.id])
-                    outcome = transaction.refresh(table, at, full=full)
+                    why = partial(self._why_full, force_full, table, rows[table.id])
+                    outcome = transaction.refresh(table, at, full=why)
                     outcomes.append(outcome)
                     self._record(outcome, at.frontier, initiated_by, started)
                     if after is not None:
@@ -150,11 +150,11 @@ class Refresher:
         self._report(outcomes)
         return outcomes
 
-    def _cheaper(self, transaction: RefreshTransaction, table: Maintained, row: StreamTable) -> str | None:
-        if table.mode != "AUTO" or table.plan is None or not row.is_populated:
-            return None
-        frontier = Frontier.from_json(row.frontier)
-        changes = pending_changes(self.conn, table, frontier, transaction.versions).total
+    def _why_full(self, forced: str | None, table: Maintained, row: StreamTable, changes: int) -> str | None:
+        """Why to recompute a table for which this many captured rows wait: told to, or cheaper by its history."""
+        judged = table.mode == "AUTO" and table.plan is not None and row.is_populated and changes >= MIN_CHANGES
+        if forced or not judged:
+            return forced
         return full_is_cheaper(self.conn.execute(RECENT, (table.id,)).fetchall(), changes)
 
     def _lock_results(self, members: Iterable[int]) -> None:

@@ -7,7 +7,7 @@ before that leaves nothing behind. Tasks that read large tables import the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -62,19 +62,23 @@ class RefreshTransaction:
         assert row is not None
         self.at = Snapshot(row[0], row[1])
 
-    def refresh(self, table: Maintained, position: Position, *, full: str | None = None) -> Outcome:
-        """Bring one stream table to the transaction's snapshot. `full`: why to recompute, or None."""
+    def refresh(self, table: Maintained, position: Position, *, full: Callable[[int], str | None]) -> Outcome:
+        """Bring one stream table to the transaction's snapshot.
+
+        `full` says why to recompute it, given the number of captured rows that wait, or None.
+        """
         steps = Steps()
         with steps("changes"):
             pending = pending_changes(self.conn, table, position.frontier, self.versions)
+        forced = full(pending.total)
         if position.populated and not position.reinit and position.frontier.plan != table.fingerprint:
             position = replace(position, reinit="its plan changed, so its state must be rebuilt")
         moving = table.polled or (table.plan is not None and table.plan.uses_clock)
-        settled = position.populated and not position.reinit and not full and not pending.any and not moving
+        settled = position.populated and not position.reinit and not forced and not pending.any and not moving
         reason: str | None = None
         action: Action = "FULL" if self._recomputes(table) else "DIFFERENTIAL"
         if not settled:
-            action, reason = self._choose(table, position, pending, full)
+            action, reason = self._choose(table, position, pending, forced)
         outcome = Outcome(
             table, action, False, self._frontier(table), position.version, self.at.now, settled, reason, pending.total
         )

@@ -127,10 +127,11 @@ class FromBuilder:
             tree, scope = self._subquery(cte.body, scope_name, cte.scope, nullable)
         else:
             relation = self.relation(Name(table.db or "pg_catalog", table.name))
-            tree, scope = self._leaf(relation, alias or exp.TableAlias(this=exp.to_identifier(table.name)))
+            tree, scope = self.leaf(relation, alias or exp.TableAlias(this=exp.to_identifier(table.name)))
         return self._joins(tree, scope, table.args.get("joins") or [], ctes, nullable), scope
 
-    def _leaf(self, source: Relation | StageRef, alias: exp.TableAlias) -> tuple[DTree, Scope]:
+    def leaf(self, source: Relation | StageRef, alias: exp.TableAlias) -> tuple[DTree, Scope]:
+        """A new leaf over a source."""
         leaf = LeafDraft(len(self.leaves), source, alias.name)
         self.leaves.append(leaf)
         names = [c.name for c in source.columns]
@@ -155,7 +156,7 @@ class FromBuilder:
                 return self._inlined(query, alias, inner, nullable)
             except _NeedsStage:
                 del self.leaves[mark:]
-        return self._leaf(self.stage(query, ctes), alias)
+        return self.leaf(self.stage(query, ctes), alias)
 
     def _inlined(self, query: exp.Select, alias: exp.TableAlias, ctes: Ctes, nullable: bool) -> tuple[DTree, Scope]:
         refuse.check_block(query)

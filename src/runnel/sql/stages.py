@@ -216,7 +216,7 @@ class Compiler:
 
     def _whole(self, ref: StageRef) -> heads.BranchInput:
         builder = FromBuilder(self.relation, self.stage_ref, self.inline)
-        tree, scope = builder._leaf(ref, exp.TableAlias(this=exp.to_identifier("s")))
+        tree, scope = builder.leaf(ref, exp.TableAlias(this=exp.to_identifier("s")))
         lowering = Lowering(builder.leaves, tree, self._types)
         items = [scope.resolve(exp.column(exp.to_identifier(c.name, quoted=True), table="s")) for c in ref.columns]
         return heads.BranchInput(lowering, scope, items)
