@@ -33,13 +33,16 @@ from runnel.sql.describe import (
     describe,
     describe_expressions,
     relation_facts,
+    returns_set,
     tables_of,
+    unique_keys,
 )
 from runnel.sql.draft import NotDifferentiable, OuterCondition
 from runnel.sql.from_clause import FromBuilder
 from runnel.sql.lower import Lowering
 from runnel.sql.parse import parse_query
 from runnel.sql.partitions import is_partition_block, partition_head
+from runnel.sql.rewrite.context import Context
 
 if TYPE_CHECKING:
     import psycopg
@@ -143,6 +146,14 @@ class Compiler:
         except UserError:
             return False
         return _normal(again) in (_normal(canonical), _normal(once_more))
+
+    def context(self) -> Context:
+        """What rewrites may ask."""
+        return Context(
+            describe=self.columns_of,
+            unique_keys=lambda schema, table: unique_keys(self.conn, Name(schema, table)),
+            is_set_returning=lambda name: returns_set(self.conn, name),
+        )
 
     # -- stages --------------------------------------------------------------------------------------------
 
