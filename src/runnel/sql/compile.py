@@ -90,7 +90,7 @@ def _planned(
     whole = describe(conn, ex.pg(tree)) if compiler.views else description
     _refuse_volatile(whole)
     _check_functions(whole)
-    context = compiler.context()
+    context = compiler.context
     tree = decide(tree, context)
     if context.notes:
         # Maintained, recomputed and verified is the query in which nothing is left to chance. It is read back from
