@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import sqlglot
 from sqlglot import exp
 
 from runnel.model.types import Column, PgType
 from runnel.plan import expr as ex
+from runnel.sql.parse import Faithful
 from runnel.sql.rewrite.context import Context
 
 
@@ -161,21 +163,19 @@ def described(query: exp.Query, at: exp.Expr, ctx: Context) -> tuple[Column, ...
     """The columns of a query that stands where `at` stands: CTEs and outer columns visible there are visible to it."""
     query = query.copy()
     node: exp.Expr | None = at
+    sees_from = False
     while node is not None:
         parent = node.parent
-        if isinstance(parent, exp.Select) and node.arg_key not in ("from_", "with_") and not _is_plain_join(node):
-            query = _below_from(query, parent)
-        elif isinstance(parent, exp.Query) and parent.args.get("with_") and node is not parent.args["with_"]:
-            query = _outer_block(derived(query, "pgt_q"))
+        if isinstance(parent, exp.Lateral) or node.arg_key == "on":
+            sees_from = True
+        if isinstance(parent, exp.Select):
+            if sees_from or node.arg_key not in ("from_", "joins", "with_"):
+                query = _below_from(query, parent)
+            sees_from = False
         if isinstance(parent, exp.Query) and parent.args.get("with_"):
             query = _with(query, parent.args["with_"])
         node = parent
     return ctx.describe(text(query))
-
-
-def _is_plain_join(node: exp.Expr) -> bool:
-    """Whether it is a join without LATERAL, from whose inside no sibling is visible."""
-    return isinstance(node, exp.Join) and not isinstance(node.this, exp.Lateral)
 
 
 def _below_from(query: exp.Query, select: exp.Select) -> exp.Select:
@@ -205,6 +205,21 @@ def _with(query: exp.Query, clause: exp.Expr) -> exp.Query:
     return query
 
 
+def column_types(query: exp.Query, at: exp.Expr, ctx: Context) -> tuple[Column, ...]:
+    """The columns of a query, whatever their names are (hidden ones may repeat)."""
+    while isinstance(query, exp.Subquery):
+        query = query.this
+    width = len(first_select(query).expressions)
+    names = [identifier(f"c{i + 1}") for i in range(width)]
+    inner = query.copy()
+    clause = inner.args.get("with_")
+    inner.set("with_", None)
+    item = exp.Subquery(this=inner, alias=exp.TableAlias(this=identifier("pgt_t"), columns=names))
+    probe = exp.Select(expressions=[exp.Star()], from_=exp.From(this=item))
+    probe.set("with_", clause)
+    return described(probe, at, ctx)
+
+
 # Built-in types that ORDER BY refuses, by oid; of others only the name is known.
 _UNORDERED = frozenset({28, 29, 114, 142, 600, 601, 602, 603, 604, 628, 718, 1033, 1790, 2970, 4072, 5038})
 _UNORDERED_ARRAYS = ("json", "xml", "point", "lseg", "path", "box", "polygon", "line", "circle", "xid", "jsonpath")
@@ -216,6 +231,48 @@ def is_orderable(type_: PgType) -> bool:
     if type_.sql.endswith("[]"):
         return "." not in type_.sql and type_.sql.removesuffix("[]") not in _UNORDERED_ARRAYS
     return type_.is_enum or (type_.oid < _FIRST_USER_OID and type_.oid not in _UNORDERED)
+
+
+def varies(expression: exp.Expr) -> bool:
+    """Whether an expression can differ from row to row (a constant in ORDER BY would be a position)."""
+    kinds = (exp.Column, exp.Func, exp.Window, exp.Query)
+    return any(isinstance(n, kinds) and not isinstance(n, exp.Cast) for n in expression.walk())
+
+
+def ascending(expression: exp.Expr, orderable: bool = True) -> exp.Ordered:
+    """The ORDER BY item for an expression; what has no order of its own is compared as text."""
+    value = expression.copy() if orderable else exp.cast(ex.group(expression), "text", dialect="postgres")
+    return exp.Ordered(this=value, nulls_first=False)
+
+
+def sortable(expressions: Sequence[exp.Expr], select: exp.Select, ctx: Context) -> list[exp.Ordered]:
+    """ORDER BY items for expressions over a block's FROM clause, or over its groups."""
+    expressions = [_value(e) for e in expressions]
+    probe = exp.Select(expressions=[named(e, f"c{i}") for i, e in enumerate(expressions)])
+    keys = ["from_", "joins"]
+    if any(aggregates(own_nodes(e), ctx) or function_name(e) == "grouping" for e in expressions):
+        keys.append("group")
+    for key in keys:
+        value = select.args.get(key)
+        if value is not None:
+            probe.set(key, [v.copy() for v in value] if isinstance(value, list) else value.copy())
+    if select.args.get("with_"):
+        probe.set("with_", select.args["with_"].copy())
+    types = described(probe, select, ctx)
+    return [ascending(e, is_orderable(t.type)) for e, t in zip(expressions, types, strict=True)]
+
+
+def _value(expression: exp.Expr) -> exp.Expr:
+    if isinstance(expression, exp.Column) and isinstance(expression.this, exp.Star):
+        return exp.cast(expression.copy(), "text", dialect="postgres")
+    return expression
+
+
+def grouping_keys(node: exp.Expr) -> list[exp.Expr]:
+    """The expressions inside ROLLUP, CUBE and GROUPING SETS, in order of appearance."""
+    if isinstance(node, (exp.Rollup, exp.Cube, exp.GroupingSets, exp.Tuple)):
+        return [k for e in node.expressions for k in grouping_keys(e)]
+    return [node.unnest()]
 
 
 def output_name(item: exp.Expr) -> str:
@@ -255,6 +312,41 @@ def identifier(name: str) -> exp.Identifier:
 def column(name: str, table: str) -> exp.Column:
     """`table.name`, quoted."""
     return exp.Column(this=identifier(name), table=identifier(table))
+
+
+def typed(expression: exp.Expr, column: Column) -> exp.Expr:
+    """The expression cast to a column's type, under its collation."""
+    to = exp.DataType.build(column.type.sql, dialect=Faithful, udt=True)
+    bare = expression if isinstance(expression, exp.Null) else ex.group(expression)
+    value: exp.Expr = exp.Cast(this=bare.copy(), to=to)
+    if column.collation is not None:
+        collation = exp.to_identifier(column.collation.rsplit(".", 1)[-1].strip('"'), quoted=True)
+        value = exp.paren(exp.Collate(this=value, expression=collation), copy=False)
+    return value
+
+
+def function_join(calls: Sequence[str], alias: str, columns: Sequence[str]) -> exp.Join:
+    """`CROSS JOIN LATERAL call AS alias(columns)`; several calls run in lockstep: `CROSS JOIN ROWS FROM (..) AS ..`."""
+    item = f"LATERAL {calls[0]}" if len(calls) == 1 else f"ROWS FROM ({', '.join(calls)})"
+    join = _parsed(f"SELECT 1 FROM t CROSS JOIN {item} AS {_listed(alias, columns)}").args["joins"][0]
+    assert isinstance(join, exp.Join)
+    return join.pop()
+
+
+def function_item(call: str, alias: str, columns: Sequence[str]) -> exp.Expr:
+    """The FROM item `call AS alias(columns)`."""
+    item = _parsed(f"SELECT 1 FROM {call} AS {_listed(alias, columns)}").args["from_"].this
+    assert isinstance(item, exp.Expr)
+    return item.pop()
+
+
+def _listed(alias: str, columns: Sequence[str]) -> str:
+    names = ", ".join(text(identifier(c)) for c in columns)
+    return text(identifier(alias)) + (f"({names})" if names else "")
+
+
+def _parsed(query: str) -> exp.Expr:
+    return sqlglot.parse_one(query, read=Faithful)
 
 
 def derived(query: exp.Query, alias: str) -> exp.Subquery:
