@@ -18,7 +18,7 @@ from runnel.errors import UserError
 from runnel.plan import expr as ex
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
-from runnel.sql.aggregates import SUPPORTED
+from runnel.sql.aggregates import called_names, mark_aggregates
 from runnel.sql.describe import (
     Description,
     describe,
@@ -74,6 +74,7 @@ def compile_query(
                 whole = describe(conn, ex.pg(tree))
             _refuse_volatile(whole)
             _check_functions(whole)
+            _find_aggregates(tree, whole)
             plan = compiler.plan(tree, description.columns, settings)
         except NotDifferentiable as refusal:
             reason = str(refusal)
@@ -102,9 +103,14 @@ def _check_functions(description: Description) -> None:
         raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments,")
     if description.set_returning:
         raise NotDifferentiable(f"the set-returning function {description.set_returning[0]}()")
-    unknown = sorted(description.aggregates - SUPPORTED)
-    if unknown:
-        raise NotDifferentiable(f"the aggregate {unknown[0]}()")
+
+
+def _find_aggregates(tree: exp.Query, description: Description) -> None:
+    """Every aggregate that PostgreSQL sees must be seen here too: taken for a function it would be computed per row."""
+    mark_aggregates(tree, description.aggregates)
+    missed = sorted(description.aggregates - called_names(tree))
+    if missed:
+        raise NotDifferentiable(f"the aggregate {missed[0]}()")
 
 
 def _refuse_unordered_limit(tree: exp.Query) -> None:
