@@ -14,6 +14,7 @@ from runnel.plan.stage import (
     LeafNode,
     Outer,
     Plan,
+    RecursiveHead,
     Relation,
     Stage,
     Tree,
@@ -43,6 +44,9 @@ def render_plan(plan: Plan) -> Iterator[str]:
 
 
 def _head(stage: Stage) -> Iterator[str]:
+    if isinstance(stage.head, RecursiveHead):
+        yield from _recursion(stage.head)
+        return
     if not isinstance(stage.head, GroupHead):
         yield "Rows: no state; delta = delta of the rows"
         return
@@ -56,6 +60,17 @@ def _head(stage: Stage) -> Iterator[str]:
         yield f"  {aggregate.text}: {_KEEPS[aggregate.strategy]}"
     if head.having:
         yield "  HAVING: evaluated from the counters"
+
+
+def _recursion(head: RecursiveHead) -> Iterator[str]:
+    rule = "rows that lost a derivation are removed and derived again" if head.distinct else "sum of the rounds' deltas"
+    yield f"Recursion {head.name} ({'UNION' if head.distinct else 'UNION ALL'}): iterated by PostgreSQL; delta = {rule}"
+    for text in head.constants:
+        yield f"  starts from: {text}"
+    for base in head.bases:
+        yield f"  starts from: stage {base.stage}"
+    for item in head.inputs:
+        yield f"  reads {item.alias}: stage {item.stage}"
 
 
 def _branch(branch: Branch) -> Iterator[str]:

@@ -19,11 +19,12 @@ from runnel.apply import ddl
 from runnel.apply.groups import build_groups, merge_groups, outputs_sql
 from runnel.apply.load import inputs_sql, load
 from runnel.apply.output import apply_delta, consolidate_sql, difference_sql, write_log
+from runnel.apply.recursion import build_recursion, merge_recursion
 from runnel.apply.tables import TEXTUAL
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import Frontier
 from runnel.model.names import quote
-from runnel.plan.stage import GroupHead, Stage
+from runnel.plan.stage import GroupHead, RecursiveHead, Stage
 from runnel.refresh.changes import Pending, pending_changes
 from runnel.refresh.compute import Counters, compute_stage
 from runnel.refresh.leaves import LeafAccess
@@ -155,6 +156,12 @@ class RefreshTransaction:
         changed = False
         for stage in table.stages:
             tables = table.tables(stage)
+            if isinstance(stage.head, RecursiveHead):
+                with steps("merge"):
+                    changed = merge_recursion(self.conn, stage, tables, table.tables_at)
+                    if changed and not table.is_last(stage):
+                        apply_delta(self.conn, stage, tables)
+                continue
             with steps("read"):
                 deltas: dict[tuple[int, int], pa.Table] = {}
                 for number, branch in enumerate(stage.branches):
@@ -181,11 +188,12 @@ class RefreshTransaction:
         """Recompute every stage on Spark; the result's rows that differ become its delta."""
         for stage in table.stages:
             tables, last = table.tables(stage), table.is_last(stage)
-            with steps("plan"):
-                rows = compute_stage(self.sessions, stage, None, access.reader(), counters, steps)
-            assert rows is not None
-            with steps("load"):
-                load(self.conn, stage, tables, rows)
+            if not isinstance(stage.head, RecursiveHead):
+                with steps("plan"):
+                    rows = compute_stage(self.sessions, stage, None, access.reader(), counters, steps)
+                assert rows is not None
+                with steps("load"):
+                    load(self.conn, stage, tables, rows)
             with steps("merge"):
                 with self._as_engine(table):
                     ddl.create_state(self.conn, stage, tables, table.owner, is_last=last)
@@ -194,6 +202,9 @@ class RefreshTransaction:
                     with self._as_engine(table):
                         ddl.index_state(self.conn, stage, tables)
                     output = outputs_sql(stage, tables, weight=1, touched_only=False)
+                elif isinstance(stage.head, RecursiveHead):
+                    anew = build_recursion(self.conn, stage, tables, table.tables_at)
+                    output = f"SELECT *, 1 AS w FROM ({anew}) AS anew"
                 else:
                     output = _named(stage, _rows_sql(table, stage))
                 if last:

@@ -26,7 +26,7 @@ from runnel.plan.stage import (
     Tree,
 )
 from runnel.sql import heads, refuse
-from runnel.sql.ctes import Ctes, standalone, with_ctes
+from runnel.sql.ctes import Ctes, recursive_name, standalone, with_ctes
 from runnel.sql.describe import (
     RelationFacts,
     canonical_print,
@@ -39,6 +39,7 @@ from runnel.sql.draft import NotDifferentiable, OuterCondition
 from runnel.sql.from_clause import FromBuilder
 from runnel.sql.lower import Lowering
 from runnel.sql.parse import parse_query
+from runnel.sql.recursive import recursive_head, wanted_indexes
 
 if TYPE_CHECKING:
     import psycopg
@@ -165,6 +166,11 @@ class Compiler:
     def _stage(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> int:
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):
             query = query.this
+        name = recursive_name(query, ctes)
+        if name is not None:
+            recursion = recursive_head(name, ctes, columns, self.stage_ref, self._columns)
+            self.stages.append(Stage(len(self.stages), (), recursion, columns))
+            return len(self.stages) - 1
         ctes = with_ctes(query, ctes)
         mark, known = len(self.stages), dict(self.known)
         try:
@@ -257,13 +263,17 @@ class Compiler:
             return heads.distinct_head(branches, columns)
         return heads.rows_head(branches, columns)
 
+    def _columns(self, query: str) -> tuple[Column, ...]:
+        with self.conn.transaction():
+            return describe(self.conn, query).columns
+
     def _types(self, expressions: list[str], source: str) -> tuple[Column, ...]:
         with self.conn.transaction():
             return describe_expressions(self.conn, expressions, source)
 
     def _with_indexes(self) -> list[Stage]:
         """Tell hidden stages by which of their columns later stages join."""
-        wanted: dict[int, set[str]] = {}
+        wanted = wanted_indexes(self.stages)
         for stage in self.stages:
             for branch in stage.branches:
                 for leaf_id, sql in _join_keys(branch.tree):
