@@ -1,0 +1,1 @@
+"""TPC-H: eight tables, 22 queries, and changes of all tables."""
