@@ -36,6 +36,8 @@ class Workload:
 
     title: str
     schema: str
+    data: str
+    """What the tables hold: tells tables of an earlier run that can be used again from those that cannot."""
     about: str
     load: Callable[[Connection, Callable[[str], None]], None]
     """Fills an empty, existing schema that is first in the search path."""
@@ -53,7 +55,7 @@ def open_workload(conn: Connection, workload: Workload, say: Callable[[str], Non
     done = conn.execute(
         "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s", (workload.schema,)
     ).fetchone()
-    if done is not None and done[0] == workload.about:
+    if done is not None and done[0] == workload.data:
         say(f"{workload.title}: the tables are there already")
         return
     schema = workload.schema
@@ -62,8 +64,8 @@ def open_workload(conn: Connection, workload: Workload, say: Callable[[str], Non
         conn.execute(f"CREATE SCHEMA {schema}".encode())
         conn.execute(HELPERS.format(schema=schema).encode())
         workload.load(conn, say)
-        about = workload.about.replace("'", "''")
-        conn.execute(f"COMMENT ON SCHEMA {schema} IS '{about}'".encode())
+        data = workload.data.replace("'", "''")
+        conn.execute(f"COMMENT ON SCHEMA {schema} IS '{data}'".encode())
     tables = conn.execute("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = %s::regnamespace", (schema,))
     for (table,) in tables.fetchall():
         conn.execute(f"VACUUM ANALYZE {schema}.{table}".encode())

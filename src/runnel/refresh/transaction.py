@@ -160,7 +160,7 @@ class RefreshTransaction:
                 for number, branch in enumerate(stage.branches):
                     for leaf in branch.leaves:
                         deltas[number, leaf.id] = access.delta(leaf, position.frontier)
-                counters.rows_read += sum(t.num_rows for t in deltas.values())
+                        counters.read(leaf, deltas[number, leaf.id].num_rows)
             with steps("plan"):
                 rows = compute_stage(self.sessions, stage, deltas, access.reader(), counters, steps)
             changed = rows is not None and rows.num_rows > 0
