@@ -26,6 +26,7 @@ from runnel.sql.describe import (
 )
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.parse import parse_query
+from runnel.sql.rewrite import partitions
 from runnel.sql.stages import Compiler
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def compile_query(
                 whole = describe(conn, ex.pg(tree))
             _refuse_volatile(whole)
             _check_functions(whole)
-            plan = compiler.plan(tree, description.columns, settings)
+            core = partitions.rewrite(tree)
+            plan = compiler.plan(core, description.columns, settings)
         except NotDifferentiable as refusal:
             reason = str(refusal)
             compiler.touch_all(tree)
@@ -100,8 +102,6 @@ def _check_functions(description: Description) -> None:
     """What PostgreSQL knows of the functions called, whatever sqlglot made of them."""
     if description.unstable:
         raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments,")
-    if description.set_returning:
-        raise NotDifferentiable(f"the set-returning function {description.set_returning[0]}()")
     unknown = sorted(description.aggregates - SUPPORTED)
     if unknown:
         raise NotDifferentiable(f"the aggregate {unknown[0]}()")
