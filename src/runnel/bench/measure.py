@@ -63,6 +63,7 @@ class Measurement:
         self.create()
         self.postgres()
         self.full()
+        self.round(self.workload.warm_up, 0, seed=99, recorded=False)
         for number in range(repeat):
             for index, round_ in enumerate(self.workload.rounds):
                 self.round(round_, number, seed=1 + index * 100 + number)
@@ -120,7 +121,7 @@ class Measurement:
                 result.full = sample
                 result.state_bytes = self._state_bytes(result.name)
 
-    def round(self, round_: Round, number: int, seed: int) -> None:
+    def round(self, round_: Round, number: int, seed: int, *, recorded: bool = True) -> None:
         """Change, refresh one stream table after the other, then compare them all."""
         label = f"{round_.name}/{number}"
         if label in self.results.finished:
@@ -133,7 +134,8 @@ class Measurement:
                 sample = self._refresh(result)
                 if sample.action != "DIFFERENTIAL":
                     raise Wrong(f"the refresh was {sample.action}, not DIFFERENTIAL")
-                result.rounds.setdefault(round_.name, []).append(sample)
+                if recorded:
+                    result.rounds.setdefault(round_.name, []).append(sample)
         for result in self._healthy():
             with self._guard(result, f"compare after {round_.name}"):
                 self._compare(result)

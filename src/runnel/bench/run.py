@@ -57,7 +57,7 @@ def measure_in(stack: Stack, workload: Workload, page: Path, repeat: int) -> Res
             page.write_text(markdown(now.title, now.setup, now.machine, grids(now, workload)), encoding="utf-8")
 
         with _progress(stack.console) as progress:
-            steps = len(workload.queries) * (3 + 2 * len(workload.rounds) * repeat)
+            steps = len(workload.queries) * (5 + 2 * len(workload.rounds) * repeat)
             task = progress.add_task("", total=steps)
             said: set[str] = set()
 

@@ -43,6 +43,8 @@ class Workload:
     """Fills an empty, existing schema that is first in the search path."""
     queries: Mapping[str, str]
     rounds: Sequence[Round]
+    warm_up: Round
+    """Verified like the others, but its times are forgotten: the JVM compiles while it runs."""
 
 
 def in_schema(dsn: str, schema: str) -> str:
