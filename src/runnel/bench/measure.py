@@ -1,7 +1,7 @@
 """Run a workload: create its stream tables, change, refresh, compare, and write down what it took.
 
-A query that fails is reported and left out from there on; the others go on. Results are saved after every step, and a run
-over the same home and report goes on where an earlier one stopped.
+A query that fails is reported and left out from there on; the others go on. Results are saved after every step, and a
+run over the same home and report goes on where an earlier one stopped.
 """
 
 from __future__ import annotations
@@ -108,17 +108,21 @@ class Measurement:
         self.conn.execute("RESET statement_timeout")
 
     def full(self) -> None:
-        """A refresh that recomputes everything, forced by the marker that a TRUNCATE would leave."""
-        waiting = [result for result in self._healthy() if result.full is None]
-        if not waiting:
+        """A refresh that recomputes everything, forced by the marker that a TRUNCATE would leave; the faster of two."""
+        if all(result.full for result in self._healthy()):
             return
-        self._mark()
+        for _ in range(2):
+            self._mark()
+            for result in self._healthy():
+                with self._guard(result, "FULL"):
+                    sample = self._refresh(result)
+                    if sample.action != "FULL":
+                        raise Wrong(f"recomputation was asked for, but the refresh was {sample.action}")
+                    if result.full is None or sample.ms < result.full.ms:
+                        result.full = sample
         for result in self._healthy():
-            with self._guard(result, "FULL"):
-                sample = self._refresh(result)
-                if sample.action != "FULL":
-                    raise Wrong(f"recomputation was asked for, but the refresh was {sample.action}")
-                result.full = sample
+            with self._guard(result, "compare after FULL"):
+                self._compare(result)
                 result.state_bytes = self._state_bytes(result.name)
 
     def round(self, round_: Round, number: int, seed: int, *, recorded: bool = True) -> None:

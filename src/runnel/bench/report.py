@@ -84,9 +84,7 @@ def _cost(results: Results, rounds: Sequence[str]) -> Grid:
             scanned = "+" if any(v is None for v in last.rows_read.values()) else ""
             cells.append(f"{last.changes:,} / {read:,}{scanned} / {last.inserted + last.deleted:,} / {last.jobs}")
         rows.append([each.name, *cells])
-    about = (
-        "Captured changes waiting / rows read, changes included (`+`: and tables that Spark scanned) / rows written / Spark jobs."
-    )
+    about = "Captured changes waiting / rows read, changes included (`+`: and tables that Spark scanned) / rows written / Spark jobs."
     return Grid("What a refresh reads and writes", about, ("query", *rounds), rows)
 
 

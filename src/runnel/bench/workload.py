@@ -68,6 +68,8 @@ def open_workload(conn: Connection, workload: Workload, say: Callable[[str], Non
         workload.load(conn, say)
         data = workload.data.replace("'", "''")
         conn.execute(f"COMMENT ON SCHEMA {schema} IS '{data}'".encode())
-    tables = conn.execute("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = %s::regnamespace", (schema,))
+    tables = conn.execute(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = %s::regnamespace", (schema,)
+    )
     for (table,) in tables.fetchall():
         conn.execute(f"VACUUM ANALYZE {schema}.{table}".encode())

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from runnel.apply.load import carried_name
 from runnel.delta.parts import Term, Version
 from runnel.delta.telescope import from_nothing, telescope
-from runnel.plan.stage import Branch, Leaf, Stage, StageRef
+from runnel.plan.stage import Branch, Leaf, Relation, Stage, StageRef
 from runnel.refresh.steps import Steps
 from runnel.sources.arrow import weight_name
 from runnel.sources.restrict import Reads, edges, restricted_reads
@@ -46,7 +46,13 @@ class Counters:
 
     def read(self, leaf: Leaf, rows: int | None) -> None:
         """Add rows that a leaf has read."""
-        name = f"stage {leaf.source.index}" if isinstance(leaf.source, StageRef) else str(leaf.source.name)
+        match leaf.source:
+            case StageRef(index=index):
+                name = f"stage {index}"
+            case Relation(name=relation):
+                name = str(relation)
+            case _:
+                return
         known = self.rows_read.get(name, 0)
         self.rows_read[name] = None if rows is None or known is None else known + rows
 

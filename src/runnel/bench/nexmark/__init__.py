@@ -27,11 +27,12 @@ def workload(number: int, chosen: Collection[int] = (), shares: Sequence[float] 
     texts = {name: text for name, text in QUERIES.items() if not chosen or int(name[1:3]) in chosen}
     which = f"All {len(QUERIES)} queries" if len(texts) == len(QUERIES) else f"Queries {', '.join(texts)}"
     said = "\n".join(f"- *{r.name}*: {r.about}" for r in rounds)
+    about = f"{which} of Nexmark over {number:,} events as stream tables at once, DIFFERENTIAL. Rounds of changes:"
     return Workload(
         title="Nexmark",
         schema="nexmark",
         data=f"Nexmark with {number} events",
-        about=f"{which} of Nexmark over {number:,} events as stream tables at once, DIFFERENTIAL. Rounds of changes:\n\n{said}",
+        about=f"{about}\n\n{said}",
         load=partial(_load, number),
         queries=texts,
         rounds=tuple(rounds),

@@ -1,7 +1,7 @@
 """Events as Nexmark generates them, made inside PostgreSQL, and what happens to them afterwards.
 
-Of 50 events one is a person, three are auctions and 46 are bids. Half of the bids go to a hot auction, the others to one of the
-last hundred; most sellers and bidders are hot too. Event n happens half a second after event n - 1.
+Of 50 events one is a person, three are auctions and 46 are bids. Half of the bids go to a hot auction, the others to
+one of the last hundred; most sellers and bidders are hot too. Event n happens half a second after event n - 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ INSERT INTO person
 SELECT e / 50,
        (ARRAY['Peter', 'Paul', 'Luke', 'John', 'Saul', 'Vicky', 'Kate', 'Julie', 'Sarah', 'Deiter', 'Walter'])[
            1 + dice(e, 1, 11)] || ' ' ||
-       (ARRAY['Shultz', 'Abrams', 'Spencer', 'White', 'Bartels', 'Walton', 'Smith', 'Jones', 'Noris'])[1 + dice(e, 2, 9)],
+       (ARRAY['Shultz', 'Abrams', 'Spencer', 'White', 'Bartels', 'Walton', 'Smith', 'Jones', 'Noris'])[
+           1 + dice(e, 2, 9)],
        'p' || e / 50 || '@example.com',
        lpad(dice(e, 3, 10000000000000000)::text, 16, '0'),
        (ARRAY['Phoenix', 'Los Angeles', 'San Francisco', 'Boise', 'Portland', 'Bend', 'Redmond', 'Seattle', 'Kent',
@@ -62,7 +63,9 @@ UPDATE bid SET price = price + 1 + dice(price, %(seed)s, 100000) WHERE date_time
     SELECT date_time FROM bid ORDER BY hashtextextended(extra, %(seed)s + 1) LIMIT %(bids)s)
 """,
     """
-UPDATE auction SET category = 10 + dice(id, %(seed)s, 5), expires = expires + (dice(id, %(seed)s + 1, 601) - 300) * interval '1 s'
+UPDATE auction SET
+    category = 10 + dice(id, %(seed)s, 5),
+    expires = expires + (dice(id, %(seed)s + 1, 601) - 300) * interval '1 s'
 WHERE id IN (SELECT id FROM auction ORDER BY hashint8extended(id, %(seed)s) LIMIT %(auctions)s)
 """,
     """

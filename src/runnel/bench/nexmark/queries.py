@@ -1,8 +1,9 @@
 """Nexmark's queries over tables.
 
-Windows of time are groups here: a tumbling window is `date_bin`, a hopping one is `date_bin` for each of its hops, a session is
-found with lag and a running sum. Where the benchmark orders by something that is not unique, the time of the bid decides. Q10
-writes files in the original, here it is the projection alone; Q12 asks for processing time, here it is the time of the event.
+Windows of time are groups here: a tumbling window is `date_bin`, a hopping one is `date_bin` for each of its hops, a
+session is found with lag and a running sum. Where the benchmark orders by something that is not unique, the time of
+the bid decides. Q10 writes files in the original, here it is the projection alone; Q12 asks for processing time, here it
+is the time of the event.
 """
 
 from __future__ import annotations
@@ -118,11 +119,13 @@ QUERIES: Mapping[str, str] = {
         FROM bid GROUP BY auction, date_time::date""",
     "q18_last_bid": """
         SELECT auction, bidder, price, channel, url, date_time, extra
-        FROM (SELECT *, row_number() OVER (PARTITION BY bidder, auction ORDER BY date_time DESC) AS place FROM bid) ranked
+        FROM (SELECT *, row_number() OVER (PARTITION BY bidder, auction ORDER BY date_time DESC) AS place
+              FROM bid) ranked
         WHERE place <= 1""",
     "q19_top_bids": """
         SELECT auction, bidder, price, channel, url, date_time, extra, place
-        FROM (SELECT *, row_number() OVER (PARTITION BY auction ORDER BY price DESC, date_time) AS place FROM bid) ranked
+        FROM (SELECT *, row_number() OVER (PARTITION BY auction ORDER BY price DESC, date_time) AS place
+              FROM bid) ranked
         WHERE place <= 10""",
     "q20_expanded_bids": """
         SELECT b.auction, b.bidder, b.price, b.channel, b.url, b.date_time, a.item_name, a.initial_bid, a.reserve,

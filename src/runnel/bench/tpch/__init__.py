@@ -40,11 +40,12 @@ def workload(scale: float, numbers: Collection[int] = (), shares: Sequence[float
     texts = queries(numbers)
     which = "All 22 queries" if len(texts) == 22 else f"Queries {', '.join(texts)}"
     said = "\n".join(f"- *{r.name}*: {r.about}" for r in rounds)
+    about = f"{which} of TPC-H at scale {scale:g} as stream tables at once, DIFFERENTIAL. Rounds of changes:"
     return Workload(
         title="TPC-H",
         schema="tpch",
         data=f"TPC-H at scale {scale:g}",
-        about=f"{which} of TPC-H at scale {scale:g} as stream tables at once, DIFFERENTIAL. Rounds of changes:\n\n{said}",
+        about=f"{about}\n\n{said}",
         load=lambda conn, say: load(conn, scale, say),
         queries=texts,
         rounds=tuple(rounds),

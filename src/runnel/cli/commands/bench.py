@@ -68,10 +68,65 @@ def tpch(
     from runnel.bench.tpch import workload
 
     chosen = workload(scale, _numbers(queries), _shares(change))
+    ok = run_workload(chosen, name=f"tpch-{scale:g}", home=home, report=report, repeat=rounds, keep=keep, master=master)
+    if not ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def nexmark(
+    events: Annotated[int, typer.Option("--events", min=1000, help="Events to start with: 92 % are bids.")] = 100_000,
+    home: HomeOption = None,
+    rounds: RoundsOption = 1,
+    queries: Annotated[str, typer.Option("--queries", metavar="0,3,..", help="Some of q0 to q22.")] = "",
+    change: Annotated[
+        str, typer.Option("--change", metavar="%,..", help="Share of the tables that a round changes, in percent.")
+    ] = "0.1,1",
+    report: ReportOption = None,
+    keep: KeepOption = False,
+    master: MasterOption = "local[*]",
+) -> None:
+    """The queries of Nexmark, an online auction, as stream tables, all at once, all DIFFERENTIAL.
+
+    Persons, auctions and bids are tables here, and windows of time are groups (date_bin). Each share of --change makes two
+    rounds: new events alone, as a stream would bring them, and new events together with deleted and updated rows. Everything else
+    is as in `runnel bench tpch`.
+
+      runnel bench nexmark
+      runnel bench nexmark --events 1000000 --home /data/nexmark --rounds 3 --report nexmark.md
+    """
+    from runnel.bench.nexmark import workload
+    from runnel.bench.run import run_workload
+
+    chosen = workload(events, _numbers(queries), _shares(change))
     ok = run_workload(
-        chosen, name=f"tpch-{scale:g}", home=home, report=report, repeat=rounds, keep=keep, master=master
+        chosen, name=f"nexmark-{events}", home=home, report=report, repeat=rounds, keep=keep, master=master
     )
     if not ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def dag(
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Rows that are sent through each shape.")] = 20,
+    rows: Annotated[int, typer.Option("--rows", min=100, help="Rows in the table to start with.")] = 10_000,
+    home: HomeOption = None,
+    report: ReportOption = None,
+    keep: KeepOption = False,
+    master: MasterOption = "local[*]",
+) -> None:
+    """How long one committed row takes through a chain of 10, 3 levels of 20, and a diamond of stream tables.
+
+    The clock starts when the row is committed and stops when the last stream table is. The engine works by itself; nothing is
+    refreshed by hand. At the end every stream table is compared with its query.
+
+      runnel bench dag --runs 50 --report dag.md
+    """
+    from runnel.bench import dag as shapes
+    from runnel.bench.run import run_dag
+
+    chosen = (shapes.chain(), shapes.layers(), shapes.diamond())
+    if not run_dag(runs=runs, rows=rows, shapes=chosen, report=report, keep=keep, home=home, master=master):
         raise typer.Exit(1)
 
 
