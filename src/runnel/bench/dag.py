@@ -179,7 +179,8 @@ def grid(found: Sequence[Travel]) -> Grid:
         )
     about = (
         "From the commit of one inserted row until the last stream table is committed, and the Spark jobs of all "
-        "refreshes on the way (median). The last column is what the authors of pg_trickle publish for this shape, on their machine."
+        "refreshes on the way (median). The last column is what the authors of pg_trickle publish for "
+        "this shape, on their machine."
     )
     columns = ("shape", "p50", "p95", "longest", "runs", "Spark jobs", "pg_trickle")
     return Grid("Propagation", about, columns, rows)

@@ -62,9 +62,9 @@ def _overview(results: Results, workload: Workload) -> Grid:
     faster = [_ratio(_against_postgres(results, r)) if r in counted else "" for r in rounds]
     rows.append(["**PostgreSQL / DIFFERENTIAL**", "", "", "", *faster, "", ""])
     about = (
-        "Times are seen by a client of PostgreSQL, commit included. In brackets: how many times faster than FULL, which is "
-        "the same engine recomputing everything. `-`: nothing the query reads had changed. State is what the stream table "
-        "keeps beside its rows."
+        "Times are seen by a client of PostgreSQL, commit included. In brackets: how many times faster than FULL, "
+        "which is the same engine recomputing everything. `-`: nothing the query reads had changed. State is what "
+        "the stream table keeps beside its rows."
     )
     columns = ("query", "rows", "PostgreSQL", "FULL", *(f"DIFF. {r}" for r in rounds), "state", "")
     return Grid("Queries", about, columns, rows)
@@ -84,7 +84,10 @@ def _cost(results: Results, rounds: Sequence[str]) -> Grid:
             scanned = "+" if any(v is None for v in last.rows_read.values()) else ""
             cells.append(f"{last.changes:,} / {read:,}{scanned} / {last.inserted + last.deleted:,} / {last.jobs}")
         rows.append([each.name, *cells])
-    about = "Captured changes waiting / rows read, changes included (`+`: and tables that Spark scanned) / rows written / Spark jobs."
+    about = (
+        "Captured changes waiting / rows read, changes included (`+`: and tables that Spark scanned) / rows written / "
+        "Spark jobs."
+    )
     return Grid("What a refresh reads and writes", about, ("query", *rounds), rows)
 
 
@@ -112,7 +115,7 @@ def _worst(results: Results, rounds: Sequence[str]) -> list[Grid]:
                 [each.name, _ratio(each.ratio(round_)), *(f"{v:.0f}" for v in spent.values()), f"{rest:.0f}",
                  f"{whole:.0f}", read]
             )  # fmt: skip
-        about = f"Milliseconds per step of the {len(rows)} queries that gain least over FULL, and the rows they read by source."
+        about = f"Milliseconds per step of the {len(rows)} queries that gain least over FULL, and the rows they read."
         columns = ("query", "FULL / DIFF.", *steps, "rest", "whole", "rows read")
         found.append(Grid(f"Where the time goes: {round_}", about, columns, rows))
     return found

@@ -94,8 +94,8 @@ def save(results: Results, path: Path) -> None:
 def resume(path: Path, setup: str) -> Results | None:
     """The results of an earlier run of the same setup.
 
-    A step that was under way when that run ended is counted as a failure of its query, so that a query which takes the whole
-    process down does so once. Repetitions of a round that is not finished are forgotten: the round starts again.
+    A step that was under way when that run ended is counted as a failure of its query, so that a query which takes the
+    whole process down does so once. Repetitions of a round that is not finished are forgotten: the round starts again.
     """
     if not path.exists():
         return None

@@ -2,8 +2,8 @@
 
 Windows of time are groups here: a tumbling window is `date_bin`, a hopping one is `date_bin` for each of its hops, a
 session is found with lag and a running sum. Where the benchmark orders by something that is not unique, the time of
-the bid decides. Q10 writes files in the original, here it is the projection alone; Q12 asks for processing time, here it
-is the time of the event.
+the bid decides. Q10 writes files in the original, here it is the projection alone; Q12 asks for processing time, here
+it is the time of the event.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 | `every_table` | `refresh`, and updates of the same share of customer, part, supplier, partsupp, orders and lineitem |
 | `nations` | one row or two of nation and region each: comments, exchanged names, a nation in another region |
 
-Nations are a mix of their own because one renamed nation concerns 4 % of all customers and what they bought: that is no small
-change, whatever the size of the table.
+Nations are a mix of their own because one renamed nation concerns 4 % of all customers and what they bought: that is no
+small change, whatever the size of the table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ FROM fresh f
 JOIN lineitem l ON l.l_orderkey = f.template
 JOIN part p ON p.p_partkey = 1 + dice(f.key * 8 + l_linenumber, %(seed)s + 3, (SELECT max(p_partkey) FROM part))
 CROSS JOIN LATERAL (
-    SELECT ps_suppkey FROM partsupp WHERE ps_partkey = p.p_partkey ORDER BY ps_suppkey OFFSET l_linenumber %% 4 LIMIT 1) s;
+    SELECT ps_suppkey FROM partsupp WHERE ps_partkey = p.p_partkey
+    ORDER BY ps_suppkey OFFSET l_linenumber %% 4 LIMIT 1) s;
 """
 """New orders look like existing ones, shifted by up to two months, of other customers, for other parts."""
 
@@ -77,7 +78,8 @@ UPDATE orders SET
         1 + dice(o_orderkey, %(seed)s + 2, 5)],
     o_orderdate = o_orderdate + (dice(o_orderkey, %(seed)s + 3, 61) - 30)::integer,
     o_comment = CASE dice(o_orderkey, %(seed)s + 4, 4) WHEN 0 THEN 'special handling requests' ELSE o_comment END
-WHERE o_orderkey IN (SELECT o_orderkey FROM orders ORDER BY hashint8extended(o_orderkey, %(seed)s + 5) LIMIT %(orders)s);
+WHERE o_orderkey IN (
+    SELECT o_orderkey FROM orders ORDER BY hashint8extended(o_orderkey, %(seed)s + 5) LIMIT %(orders)s);
 
 -- Whole orders, and large ones: what Q18 looks for is rare otherwise.
 UPDATE lineitem SET
@@ -85,7 +87,8 @@ UPDATE lineitem SET
     l_discount = dice(l_orderkey * 8 + l_linenumber, %(seed)s + 2, 11) / 100.0,
     l_shipdate = l_shipdate + (dice(l_orderkey, %(seed)s + 3, 61) - 30)::integer,
     l_receiptdate = l_receiptdate + (dice(l_orderkey, %(seed)s + 4, 61) - 30)::integer
-WHERE l_orderkey IN (SELECT o_orderkey FROM orders ORDER BY hashint8extended(o_orderkey, %(seed)s + 6) LIMIT %(orders)s);
+WHERE l_orderkey IN (
+    SELECT o_orderkey FROM orders ORDER BY hashint8extended(o_orderkey, %(seed)s + 6) LIMIT %(orders)s);
 """
 
 _NATIONS = """

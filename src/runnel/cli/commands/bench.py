@@ -52,13 +52,13 @@ def tpch(
 ) -> None:
     """The 22 queries of TPC-H as stream tables, all at once, all DIFFERENTIAL.
 
-    Data and query texts come from DuckDB's tpch extension (pip install 'runnel[bench]'); nothing is downloaded. Each share
-    of --change makes two rounds: TPC-H's refresh functions alone (orders inserted and deleted with their lineitems), and these
-    together with updates of every large table. A last round renames nations and regions.
+    Data and query texts come from DuckDB's tpch extension (pip install 'runnel[bench]'); nothing is downloaded. Each
+    share of --change makes two rounds: TPC-H's refresh functions alone (orders inserted and deleted with their
+    lineitems), and these together with updates of every large table. A last round renames nations and regions.
 
-    After each round every stream table is refreshed and timed alone, then compared with its query twice: by verify, and by
-    EXCEPT ALL on a plain connection. A query that is refused, differs or falls back to FULL is reported as a failure; the
-    others go on. The exit code is 1 if there was any.
+    After each round every stream table is refreshed and timed alone, then compared with its query twice: by verify, and
+    by EXCEPT ALL on a plain connection. A query that is refused, differs or falls back to FULL is reported as a
+    failure; the others go on. The exit code is 1 if there was any.
 
       runnel bench tpch --scale 0.01
       runnel bench tpch --scale 1 --home /data/tpch1 --rounds 3 --report tpch.md
@@ -88,9 +88,9 @@ def nexmark(
 ) -> None:
     """The queries of Nexmark, an online auction, as stream tables, all at once, all DIFFERENTIAL.
 
-    Persons, auctions and bids are tables here, and windows of time are groups (date_bin). Each share of --change makes two
-    rounds: new events alone, as a stream would bring them, and new events together with deleted and updated rows. Everything else
-    is as in `runnel bench tpch`.
+    Persons, auctions and bids are tables here, and windows of time are groups (date_bin). Each share of --change makes
+    two rounds: new events alone, as a stream would bring them, and new events together with deleted and updated rows.
+    Everything else is as in `runnel bench tpch`.
 
       runnel bench nexmark
       runnel bench nexmark --events 1000000 --home /data/nexmark --rounds 3 --report nexmark.md
@@ -117,8 +117,8 @@ def dag(
 ) -> None:
     """How long one committed row takes through a chain of 10, 3 levels of 20, and a diamond of stream tables.
 
-    The clock starts when the row is committed and stops when the last stream table is. The engine works by itself; nothing is
-    refreshed by hand. At the end every stream table is compared with its query.
+    The clock starts when the row is committed and stops when the last stream table is. The engine works by itself;
+    nothing is refreshed by hand. At the end every stream table is compared with its query.
 
       runnel bench dag --runs 50 --report dag.md
     """
