@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -33,13 +34,17 @@ from runnel.sql.describe import (
     describe,
     describe_expressions,
     relation_facts,
+    returns_set,
     tables_of,
+    unique_keys,
 )
 from runnel.sql.draft import NotDifferentiable, OuterCondition
 from runnel.sql.from_clause import FromBuilder
 from runnel.sql.lower import Lowering
 from runnel.sql.parse import parse_query
 from runnel.sql.partitions import is_partition_block, partition_head
+from runnel.sql.rewrite import outer_conditions
+from runnel.sql.rewrite.context import Context
 
 if TYPE_CHECKING:
     import psycopg
@@ -144,6 +149,15 @@ class Compiler:
             return False
         return _normal(again) in (_normal(canonical), _normal(once_more))
 
+    @cached_property
+    def context(self) -> Context:
+        """What rewrites may ask."""
+        return Context(
+            describe=self.columns_of,
+            unique_keys=lambda schema, table: unique_keys(self.conn, Name(schema, table)),
+            is_set_returning=lambda name: returns_set(self.conn, name),
+        )
+
     # -- stages --------------------------------------------------------------------------------------------
 
     def plan(self, tree: exp.Query, columns: tuple[Column, ...], settings: Mapping[str, str]) -> Plan:
@@ -168,22 +182,33 @@ class Compiler:
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):
             query = query.this
         ctes = with_ctes(query, ctes)
-        mark, known = len(self.stages), dict(self.known)
-        try:
-            head, branches = self._head(query, ctes, columns)
-        except OuterCondition:
-            if not self.inline:
-                raise
-            # A value computed inside a subquery may be what Spark cannot compute: let PostgreSQL, in a stage.
-            del self.stages[mark:]
-            self.known, self.inline = known, False
-            try:
-                head, branches = self._head(query, ctes, columns)
-            finally:
-                self.inline = True
+        head, branches = self._first_that_works(query, ctes, columns)
         index = len(self.stages)
         self.stages.append(Stage(index, tuple(branches), head, columns))
         return index
+
+    def _first_that_works(
+        self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]
+    ) -> tuple[Head, list[Branch]]:
+        """Conditions of outer joins may ask for more and more to be left to PostgreSQL."""
+        mark, known = len(self.stages), dict(self.known)
+        try:
+            return self._head(query, ctes, columns)
+        except OuterCondition:
+            if not self.inline or not isinstance(query, exp.Select):
+                raise
+            del self.stages[mark:]
+            self.known = dict(known)
+        # A value computed inside a subquery may be what Spark cannot compute: let PostgreSQL, in a stage.
+        self.inline = False
+        try:
+            return self._head(query, ctes, columns)
+        except OuterCondition:
+            del self.stages[mark:]
+            self.known = known
+            return self._head(outer_conditions.rewrite(query, self.context), ctes, columns)
+        finally:
+            self.inline = True
 
     def _head(
         self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]

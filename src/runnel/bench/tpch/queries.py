@@ -12,8 +12,8 @@ ADAPTED: Mapping[int, tuple[tuple[str, str], ...]] = {
 }
 """Per query: what is replaced by what, once. Everything else, ORDER BY and LIMIT included, is as the benchmark has it.
 
-DuckDB's texts are PostgreSQL's SQL already: dates are written with their types, and Q15 is in the form with a CTE, which
-the specification allows in place of its view.
+DuckDB's texts are PostgreSQL's SQL already: dates are written with their types, and Q15 is in the form with a CTE,
+which the specification allows in place of its view.
 """
 
 
