@@ -40,6 +40,7 @@ class _Qualify:
             return
         for cte in query.ctes:
             self.query(cte.this, outer, merged)
+        _expand_values(query)
         _cross_joins(query)
         renamed = self._aliases(query, outer)
         inside = outer | {_alias(i) for i in tr.leaf_items(query)}
@@ -166,6 +167,15 @@ def _cte_columns(name: str, select: exp.Select) -> list[str]:
     return []
 
 
+def _expand_values(select: exp.Select) -> None:
+    """A bare VALUES list, as a member of a set operation, is parsed as `SELECT * FROM (VALUES ..)`."""
+    source = select.args.get("from_")
+    if source is None or not isinstance(source.this, exp.Values) or not select.is_star:
+        return
+    width = len(source.this.expressions[0].expressions)
+    select.set("expressions", [tr.column(f"column{i + 1}", _alias(source.this)) for i in range(width)])
+
+
 def _cross_joins(select: exp.Select) -> None:
     for join in tr.joins_of(select):
         if not any(join.args.get(k) for k in ("side", "kind", "on", "using", "method")):
@@ -213,7 +223,7 @@ def _drop_orders(tree: exp.Query, ctx: Context) -> None:
         nodes = list(tr.own_nodes(order))
         if any((name := tr.function_name(n)) and ctx.is_set_returning(name) for n in nodes):
             continue  # it multiplies rows
-        if feeds_aggregate(query):
+        if feeds_aggregate(query) or tr.is_array_query(query):
             continue
         # An aggregate makes the block one group, even if only the order mentions it.
         if isinstance(query, exp.Select) and not query.args.get("group") and tr.aggregates(nodes, ctx):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import sqlglot
@@ -320,9 +321,24 @@ def typed(expression: exp.Expr, column: Column) -> exp.Expr:
     bare = expression if isinstance(expression, exp.Null) else ex.group(expression)
     value: exp.Expr = exp.Cast(this=bare.copy(), to=to)
     if column.collation is not None:
-        collation = exp.to_identifier(column.collation.rsplit(".", 1)[-1].strip('"'), quoted=True)
-        value = exp.paren(exp.Collate(this=value, expression=collation), copy=False)
+        value = exp.paren(exp.Collate(this=value, expression=_collation(column.collation)), copy=False)
     return value
+
+
+def _collation(name: str) -> exp.Expr:
+    """A collation from its qualified name; built-in ones are printed without their schema, as PostgreSQL does."""
+    parts = [p.strip('"').replace('""', '"') for p in re.findall(r'"(?:[^"]|"")+"|[^."]+', name)]
+    schema, bare = parts
+    own = identifier(bare)
+    return own if schema == "pg_catalog" else exp.Dot(this=identifier(schema), expression=own)
+
+
+def is_array_query(query: exp.Query) -> bool:
+    """Whether a query stands in ARRAY (..), which keeps the order of its rows."""
+    parent = query.parent
+    while isinstance(parent, exp.Subquery):
+        parent = parent.parent
+    return isinstance(parent, exp.Array) or (parent is not None and function_name(parent) == "array")
 
 
 def function_join(calls: Sequence[str], alias: str, columns: Sequence[str]) -> exp.Join:
