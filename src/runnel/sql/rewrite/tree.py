@@ -315,9 +315,16 @@ def column(name: str, table: str) -> exp.Column:
     return exp.Column(this=identifier(name), table=identifier(table))
 
 
+# sqlglot forgets a part of these types.
+_MISREAD = ("bit varying", "interval ")
+
+
 def typed(expression: exp.Expr, column: Column) -> exp.Expr:
     """The expression cast to a column's type, under its collation."""
-    to = exp.DataType.build(column.type.sql, dialect=Faithful, udt=True)
+    if column.type.sql.startswith(_MISREAD):
+        to = exp.DataType(this=exp.DType.USERDEFINED, kind=column.type.sql)
+    else:
+        to = exp.DataType.build(column.type.sql, dialect=Faithful, udt=True)
     bare = expression if isinstance(expression, exp.Null) else ex.group(expression)
     value: exp.Expr = exp.Cast(this=bare.copy(), to=to)
     if column.collation is not None:
