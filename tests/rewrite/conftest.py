@@ -16,9 +16,9 @@ from runnel.plan.expr import pg
 from runnel.server.embedded import EmbeddedServer
 from runnel.sql.describe import describe, scratch
 from runnel.sql.parse import parse_query
-from runnel.sql.rewrite import Step
 from runnel.sql.rewrite.context import Context
 
+Step = Callable[[exp.Query, Context], exp.Query]
 DATABASE = "rewrites"
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, a int, b int, s text, n numeric, j json, arr int[]);

@@ -342,10 +342,7 @@ def _collation(name: str) -> exp.Expr:
 
 def is_array_query(query: exp.Query) -> bool:
     """Whether a query stands in ARRAY (..), which keeps the order of its rows."""
-    parent = query.parent
-    while isinstance(parent, exp.Subquery):
-        parent = parent.parent
-    return isinstance(parent, exp.Array) or (parent is not None and function_name(parent) == "array")
+    return isinstance(query.parent, exp.Array)
 
 
 def function_join(calls: Sequence[str], alias: str, columns: Sequence[str]) -> exp.Join:
