@@ -212,10 +212,10 @@ def _positions(select: exp.Select) -> None:
 
 
 def _drop_orders(tree: exp.Query, ctx: Context) -> None:
-    """Remove ORDER BY where no LIMIT or OFFSET makes it matter."""
+    """Remove ORDER BY where neither LIMIT nor OFFSET nor ARRAY (..) makes it matter."""
     for query in list(tree.find_all(exp.Query)):
         order = query.args.get("order")
-        if order is None or query.args.get("limit") or query.args.get("offset"):
+        if order is None or query.args.get("limit") or query.args.get("offset") or tr.is_array_query(query):
             continue
         distinct = query.args.get("distinct") if isinstance(query, exp.Select) else None
         if isinstance(distinct, exp.Distinct) and distinct.args.get("on"):
@@ -223,8 +223,8 @@ def _drop_orders(tree: exp.Query, ctx: Context) -> None:
         nodes = list(tr.own_nodes(order))
         if any((name := tr.function_name(n)) and ctx.is_set_returning(name) for n in nodes):
             continue  # it multiplies rows
-        if feeds_aggregate(query) or isinstance(query.parent, exp.Array):
-            continue  # the order is that of an aggregate's input, or of ARRAY(SELECT ...)
+        if feeds_aggregate(query):
+            continue
         # An aggregate makes the block one group, even if only the order mentions it.
         if isinstance(query, exp.Select) and not query.args.get("group") and tr.aggregates(nodes, ctx):
             query.set("having", query.args.get("having") or exp.Having(this=exp.true()))

@@ -342,7 +342,8 @@ def _collation(name: str) -> exp.Expr:
 
 def is_array_query(query: exp.Query) -> bool:
     """Whether a query stands in ARRAY (..), which keeps the order of its rows."""
-    return isinstance(query.parent, exp.Array)
+    parent = query.parent
+    return isinstance(parent, exp.Array) or (parent is not None and function_name(parent) == "array")
 
 
 def function_join(calls: Sequence[str], alias: str, columns: Sequence[str]) -> exp.Join:
