@@ -10,6 +10,12 @@ from tests.rewrite.conftest import Judge
 CHAIN = (qualify.rewrite, determine.rewrite, table_functions.rewrite, grouping_sets.rewrite, set_operations.rewrite)
 
 QUERIES = [
+    "SELECT last_of(a) AS x, generate_series(1, 2) AS g FROM t",
+    "SELECT 1 AS one FROM t ORDER BY last_of(a)",
+    "SELECT id, ARRAY (SELECT unnest(t.arr) ORDER BY 1 DESC) AS l FROM t",
+    "SELECT a FROM t WHERE (a, b) IN (SELECT u.a, u.c FROM u INTERSECT SELECT k.x, k.y FROM k)",
+    "SELECT row_number() OVER (w ROWS UNBOUNDED PRECEDING) AS r, sum(count(*)) OVER w AS x FROM t GROUP BY ROLLUP (id) "
+    "WINDOW w AS (ORDER BY id, grouping(id))",
     "SELECT a, count(*) AS n FROM t GROUP BY ROLLUP (a) EXCEPT SELECT a, count(*) FROM u GROUP BY CUBE (a)",
     "SELECT unnest(arr) AS x FROM t INTERSECT ALL SELECT a FROM u",
     "SELECT a, b, generate_series(1, count(*)) AS g FROM t GROUP BY CUBE (a, b)",

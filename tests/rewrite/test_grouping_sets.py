@@ -100,6 +100,7 @@ def test_random_clauses(judge: Judge, seed: int) -> None:
     ("query", "why"),
     [
         ("SELECT count(*) FROM t GROUP BY CUBE (id, a, b, s, n), ROLLUP (arr, id)", "grouping sets in one GROUP BY"),
+        ("SELECT 2 AS two, a, count(*) FROM t GROUP BY CUBE (1, a)", "a constant as a key"),
         ("SELECT a, (SELECT sum(t.b)) AS x FROM t GROUP BY ROLLUP (a)", "aggregate of the outer query"),
     ],
 )

@@ -98,8 +98,7 @@ class _Qualify:
     def _open_join_alias(self, item: exp.Expr, select: exp.Select) -> None:
         """`(a JOIN b USING (k)) AS j` -> `(SELECT k, a.x, b.y FROM a JOIN b USING (k)) AS j`."""
         assert isinstance(item, exp.Subquery)
-        group = exp.Subquery(this=item.this, joins=item.args.get("joins"))
-        inner = exp.Select(expressions=[], from_=exp.From(this=group))
+        inner = exp.Select(expressions=[], from_=exp.From(this=exp.Subquery(this=item.this)))
         outputs = self._join_columns(item.this, select)
         for leaf in tr.leaf_items(inner):
             if tr.is_join_group(leaf):
@@ -110,7 +109,9 @@ class _Qualify:
         names += [c.name for c in outputs[len(names) :]]
         inner.set("expressions", [tr.named(c, n) for c, n in zip(outputs, names, strict=True)])
         _cross_joins(inner)
-        item.replace(tr.derived(inner, alias.name))
+        opened = tr.derived(inner, alias.name)
+        opened.set("joins", item.args.get("joins"))
+        item.replace(opened)
 
     def _join_columns(self, item: exp.Expr, select: exp.Select) -> list[exp.Column]:
         """The columns of a join, as `SELECT *` would give them."""
