@@ -113,7 +113,9 @@ def _semi_joins(block: Block) -> None:
 def _is_semi_join(condition: exp.Expr) -> bool:
     if isinstance(condition, exp.Exists):
         return True
-    return isinstance(condition, exp.In) and membership.query_of(condition) is not None and not has_query(condition.this)
+    return (
+        isinstance(condition, exp.In) and membership.query_of(condition) is not None and not has_query(condition.this)
+    )
 
 
 def _replace_all(root: exp.Expr, block: Block) -> exp.Expr:
@@ -131,7 +133,11 @@ def _replace_all(root: exp.Expr, block: Block) -> exp.Expr:
             block.known[text] = _value(found, block)
         replaced = block.known[text].copy()
         parent = found.parent
-        found.replace(replaced if isinstance(parent, exp.Paren) or not isinstance(replaced, exp.Connector) else exp.paren(replaced))
+        found.replace(
+            replaced
+            if isinstance(parent, exp.Paren) or not isinstance(replaced, exp.Connector)
+            else exp.paren(replaced)
+        )
         _simplify(replaced)
 
 
@@ -166,7 +172,9 @@ def _next(node: exp.Expr) -> exp.Expr | None:
 def _simplify(replaced: exp.Expr) -> None:
     """`NOT (x IS NOT NULL)` -> `x IS NULL`."""
     inner = replaced.unnest()
-    if not (isinstance(inner, exp.Not) and isinstance(inner.this, exp.Is) and isinstance(inner.this.expression, exp.Null)):
+    if not (
+        isinstance(inner, exp.Not) and isinstance(inner.this, exp.Is) and isinstance(inner.this.expression, exp.Null)
+    ):
         return
     node: exp.Expr | None = replaced
     while node is not None and isinstance(node.parent, exp.Paren):
