@@ -119,7 +119,7 @@ def _endless(head: RecursiveHead, rounds: int) -> UserError:
     return UserError(
         f"the recursive query {head.name} has not come to an end after {rounds:,} rounds",
         hint="Under UNION ALL a cycle in the data never ends: use UNION, or limit the depth in the recursive member.",
-        sqlstate="54001",
+        sqlstate="22000",
     )
 
 

@@ -180,7 +180,7 @@ def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool) -> tuple[ex
     select.set("order", None)
     refuse.check_block(select)
     if refuse.is_stateful(select):
-        raise NotDifferentiable("DISTINCT, GROUP BY or an aggregate in a recursive member")
+        raise NotDifferentiable("DISTINCT, an aggregate or a window function in a recursive member")
     if any(isinstance(c.this, exp.Star) for c in select.find_all(exp.Column)):
         raise NotDifferentiable("a whole row used as a value in a recursive member")
     return select, scope
