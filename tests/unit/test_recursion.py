@@ -39,7 +39,6 @@ class Recursion:
 
     conn: psycopg.Connection
     query: str
-    rebuilt: int = 0
 
     def __post_init__(self) -> None:
         with scratch(self.conn, {}, None):
@@ -56,7 +55,6 @@ class Recursion:
                 tables = self.tables(stage.index)
                 ddl.create_temporary(self.conn, stage, tables, "postgres")
                 ddl.create_state(self.conn, stage, tables, "postgres", is_last=False)
-                ddl.index_output(self.conn, stage, tables)
             self.build()
 
     def hidden(self) -> list[Stage]:
@@ -76,6 +74,7 @@ class Recursion:
             if isinstance(stage.head, RecursiveHead):
                 rows = recursion.build_recursion(self.conn, stage, tables, self.tables)
             self.conn.execute(f"INSERT INTO {tables.output} {rows}".encode())
+            ddl.index_output(self.conn, stage, tables)
             self.compare(stage)
 
     def refresh(self) -> None:
