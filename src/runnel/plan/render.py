@@ -46,12 +46,12 @@ def render_plan(plan: Plan) -> Iterator[str]:
 
 
 def _head(stage: Stage) -> Iterator[str]:
-    if isinstance(stage.head, RecursiveHead):
-        yield from _recursion(stage.head)
-        return
     if isinstance(stage.head, PartitionHead):
         source = stage.head.source.index
         yield f"{stage.head.rule}; delta = result after - before, for touched partitions of stage {source}"
+        return
+    if isinstance(stage.head, RecursiveHead):
+        yield from _recursion(stage.head)
         return
     if not isinstance(stage.head, GroupHead):
         yield "Rows: no state; delta = delta of the rows"

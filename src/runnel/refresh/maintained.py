@@ -110,5 +110,5 @@ class Outcome:
     rows_inserted: int = 0
     rows_deleted: int = 0
     spark_jobs: int = 0
-    rows_read: int = 0
+    rows_read: Mapping[str, int | None] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from runnel.sql import heads, refuse
 from runnel.sql.ctes import Ctes, recursive_name, standalone, with_ctes
 from runnel.sql.describe import (
     RelationFacts,
+    aggregates_named,
     canonical_print,
     describe,
     describe_expressions,
@@ -157,6 +158,7 @@ class Compiler:
             describe=self.columns_of,
             unique_keys=lambda schema, table: unique_keys(self.conn, Name(schema, table)),
             is_set_returning=lambda name: returns_set(self.conn, name),
+            is_aggregate=lambda name: aggregates_named(self.conn, name),
         )
 
     # -- stages --------------------------------------------------------------------------------------------

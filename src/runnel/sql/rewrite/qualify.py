@@ -4,8 +4,8 @@
 
 PostgreSQL prints the columns of an outermost SELECT over a single FROM item without the item's name, and those of
 an inlined view likewise; everything else arrives qualified. What remains without a table afterwards is a column that
-a USING join merged. Every identifier is quoted, so that equal names are equal trees. Aliases inside an inlined view that repeat one of the surrounding query get a new name, so a name
-means the same wherever it is visible.
+a USING join merged. Every identifier is quoted, so that equal names are equal trees. Aliases inside an inlined view
+that repeat one of the surrounding query get a new name, so a name means the same wherever it is visible.
 """
 
 from __future__ import annotations
@@ -98,8 +98,7 @@ class _Qualify:
     def _open_join_alias(self, item: exp.Expr, select: exp.Select) -> None:
         """`(a JOIN b USING (k)) AS j` -> `(SELECT k, a.x, b.y FROM a JOIN b USING (k)) AS j`."""
         assert isinstance(item, exp.Subquery)
-        group = exp.Subquery(this=item.this, joins=item.args.get("joins"))
-        inner = exp.Select(expressions=[], from_=exp.From(this=group))
+        inner = exp.Select(expressions=[], from_=exp.From(this=exp.Subquery(this=item.this)))
         outputs = self._join_columns(item.this, select)
         for leaf in tr.leaf_items(inner):
             if tr.is_join_group(leaf):
@@ -110,7 +109,9 @@ class _Qualify:
         names += [c.name for c in outputs[len(names) :]]
         inner.set("expressions", [tr.named(c, n) for c, n in zip(outputs, names, strict=True)])
         _cross_joins(inner)
-        item.replace(tr.derived(inner, alias.name))
+        opened = tr.derived(inner, alias.name)
+        opened.set("joins", item.args.get("joins"))
+        item.replace(opened)
 
     def _join_columns(self, item: exp.Expr, select: exp.Select) -> list[exp.Column]:
         """The columns of a join, as `SELECT *` would give them."""
@@ -168,13 +169,12 @@ def _cte_columns(name: str, select: exp.Select) -> list[str]:
 
 
 def _expand_values(select: exp.Select) -> None:
-    """A VALUES list that is a member of a set operation is parsed as `SELECT * FROM (VALUES ..)`."""
+    """A bare VALUES list, as a member of a set operation, is parsed as `SELECT * FROM (VALUES ..)`."""
     source = select.args.get("from_")
     if source is None or not isinstance(source.this, exp.Values) or not select.is_star:
         return
     width = len(source.this.expressions[0].expressions)
-    alias = _alias(source.this)
-    select.set("expressions", [tr.column(f"column{i + 1}", alias) for i in range(width)])
+    select.set("expressions", [tr.column(f"column{i + 1}", _alias(source.this)) for i in range(width)])
 
 
 def _cross_joins(select: exp.Select) -> None:
@@ -213,23 +213,22 @@ def _positions(select: exp.Select) -> None:
 
 
 def _drop_orders(tree: exp.Query, ctx: Context) -> None:
-    """Remove ORDER BY where no LIMIT or OFFSET makes it matter."""
+    """Remove ORDER BY where neither LIMIT nor OFFSET nor ARRAY (..) makes it matter."""
     for query in list(tree.find_all(exp.Query)):
         order = query.args.get("order")
-        if order is None or query.args.get("limit") or query.args.get("offset"):
+        if order is None or query.args.get("limit") or query.args.get("offset") or tr.is_array_query(query):
             continue
         distinct = query.args.get("distinct") if isinstance(query, exp.Select) else None
         if isinstance(distinct, exp.Distinct) and distinct.args.get("on"):
             continue
-        calls = [tr.function_name(n) for n in tr.own_nodes(order)]
-        if any(c and ctx.is_set_returning(c) for c in calls):
+        nodes = list(tr.own_nodes(order))
+        if any((name := tr.function_name(n)) and ctx.is_set_returning(name) for n in nodes):
             continue  # it multiplies rows
-        if feeds_aggregate(query, ctx):
+        if feeds_aggregate(query):
             continue
-        if any(c and ctx.is_aggregate(c) for c in calls) and isinstance(query, exp.Select):
-            # An aggregate makes the block one group, even if only the order mentions it.
-            if not query.args.get("group") and not query.args.get("having"):
-                query.set("having", exp.Having(this=exp.true()))
+        # An aggregate makes the block one group, even if only the order mentions it.
+        if isinstance(query, exp.Select) and not query.args.get("group") and tr.aggregates(nodes, ctx):
+            query.set("having", query.args.get("having") or exp.Having(this=exp.true()))
         query.set("order", None)
 
 
@@ -243,7 +242,7 @@ ORDER_SENSITIVE = frozenset(
 """Built-in aggregates whose result depends on the order of their input."""
 
 
-def feeds_aggregate(query: exp.Query, ctx: Context) -> bool:
+def feeds_aggregate(query: exp.Query) -> bool:
     """Whether a sorted derived table is all that an aggregate which depends on its input's order reads.
 
     `SELECT array_agg(q.x) FROM (SELECT .. ORDER BY y) q`: nothing promises that order, but everyone expects it.
