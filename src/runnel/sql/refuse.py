@@ -11,17 +11,12 @@ from runnel.sql.draft import NotDifferentiable
 
 # sqlglot node -> the construct's name in messages; checked anywhere inside a SELECT's own expressions.
 EXPRESSIONS: Mapping[type[exp.Expr], str] = {
-    exp.Window: "a window function",
     exp.Exists: "EXISTS (subquery)",
     exp.Subquery: "a subquery used as a value",
     exp.Select: "a subquery used as a value",
 }
 
 CLAUSES: Mapping[str, str] = {
-    "limit": "LIMIT",
-    "offset": "OFFSET",
-    "fetch": "FETCH FIRST",
-    "windows": "a WINDOW clause",
     "locks": "FOR UPDATE / FOR SHARE",
     "laterals": "LATERAL",
     "qualify": "QUALIFY",
@@ -39,9 +34,6 @@ def check_block(select: exp.Select) -> None:
     for key, name in CLAUSES.items():
         if select.args.get(key):
             raise NotDifferentiable(name)
-    distinct = select.args.get("distinct")
-    if distinct is not None and distinct.args.get("on"):
-        raise NotDifferentiable("DISTINCT ON")
     group = select.args.get("group")
     for item in group.expressions if group else []:
         for kind, name in GROUPINGS.items():
@@ -62,7 +54,7 @@ def check_block(select: exp.Select) -> None:
 
 
 def has_aggregates(select: exp.Select) -> bool:
-    """Whether the select list aggregates."""
+    """Whether the select list aggregates; a window's own call does not, what it is computed from may."""
     return any(True for e in select.expressions for _ in aggregate_calls(e))
 
 
@@ -74,6 +66,7 @@ def is_stateful(select: exp.Select) -> bool:
         or select.args.get("distinct")
         or select.args.get("limit")
         or select.args.get("offset")
+        or select.find(exp.Window)
         or has_aggregates(select)
     )
 
