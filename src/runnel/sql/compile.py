@@ -90,6 +90,7 @@ def _planned(
     whole = describe(conn, ex.pg(tree)) if compiler.views else description
     _refuse_volatile(whole)
     _check_functions(whole)
+    _find_aggregates(tree, whole)
     context = compiler.context
     tree = decide(tree, context)
     if context.notes:
@@ -99,6 +100,7 @@ def _planned(
         again = parse_query(description.canonical)
         if again is None or not compiler.round_trips(description.canonical, again):
             raise NotDifferentiable("an order that Runnel's SQL parser cannot print back faithfully")
+        _find_aggregates(again, whole)
         tree = decide(again, context)
     plan = compiler.plan(to_core(tree, context), description.columns, settings)
     relations = tuple(compiler.tables.values())

@@ -54,7 +54,7 @@ def check_block(select: exp.Select) -> None:
 
 
 def has_aggregates(select: exp.Select) -> bool:
-    """Whether the select list aggregates; a window's own call does not, what it is computed from may."""
+    """Whether the select list aggregates."""
     return any(True for e in select.expressions for _ in aggregate_calls(e))
 
 
