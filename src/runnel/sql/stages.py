@@ -27,6 +27,7 @@ from runnel.plan.stage import (
     Tree,
 )
 from runnel.sql import heads, refuse
+from runnel.sql.aggregates import STANDARD
 from runnel.sql.ctes import Ctes, standalone, with_ctes
 from runnel.sql.describe import (
     RelationFacts,
@@ -68,6 +69,8 @@ class Compiler:
     stages: list[Stage] = field(default_factory=list)
     known: dict[str, StageRef] = field(default_factory=dict)
     inline: bool = True
+    aggregates: frozenset[str] = frozenset()
+    """Names of the aggregates that the query calls."""
     uncaptured: bool = False
     """Whether some source is neither a table nor a view over tables."""
 
@@ -156,6 +159,7 @@ class Compiler:
             describe=self.columns_of,
             unique_keys=lambda schema, table: unique_keys(self.conn, Name(schema, table)),
             is_set_returning=lambda name: returns_set(self.conn, name),
+            is_aggregate=(STANDARD | self.aggregates).__contains__,
         )
 
     # -- stages --------------------------------------------------------------------------------------------
