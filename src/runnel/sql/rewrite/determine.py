@@ -128,7 +128,7 @@ def _limit_of_set_operation(query: exp.Query, ctx: Context) -> exp.Query:
 
 def _aggregate(call: exp.Expr, select: exp.Select, ctx: Context) -> None:
     name = tr.function_name(call) or ""
-    if isinstance(tr.whole_call(call).parent, exp.WithinGroup) or isinstance(call.parent, exp.WithinGroup):
+    if tr.whole_call(call).find(exp.WithinGroup):
         return
     if name not in ORDER_SENSITIVE and name in BUILT_IN_AGGREGATES:
         return
