@@ -158,6 +158,8 @@ JOINED = {
     "string_agg(DISTINCT s.item, ',' ORDER BY s.item) AS items FROM sales s GROUP BY s.shop) x GROUP BY n",
     "union": "SELECT x.k, array_agg(x.v ORDER BY x.v) AS a, count(DISTINCT x.v) AS b FROM (SELECT shop AS k, item AS v "
     "FROM sales UNION ALL SELECT name, town FROM shops) x GROUP BY x.k",
+    "mixed_union": "SELECT sum(x.v) AS a, max(x.v) AS b, array_agg(x.v ORDER BY x.v) AS c, count(DISTINCT x.v) AS d "
+    "FROM (SELECT qty AS v FROM sales UNION ALL SELECT size::numeric FROM shops) x",
     "determined": "SELECT h.name, h.town, string_agg(s.item, h.town ORDER BY s.id) AS a "
     "FROM shops h JOIN sales s ON s.shop = h.name GROUP BY h.name",
 }

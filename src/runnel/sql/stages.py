@@ -257,7 +257,7 @@ class Compiler:
     def _branches(self, select: exp.Select, ctes: Ctes) -> list[heads.BranchInput]:
         refuse.check_block(select)
         union = _sole_union(select)
-        if union is not None:
+        if union is not None and self._members_agree(union, with_ctes(union, ctes)):
             source = select.args["from_"].this
             result = []
             for member in _flatten(_without_ctes(union), False):
@@ -272,6 +272,17 @@ class Compiler:
         if refuse.is_stateful(select) and (select.args.get("group") or refuse.has_aggregates(select)):
             return [heads.BranchInput(lowering, scope, [])]
         return [heads.BranchInput(lowering, scope, [scope.resolve(e.unalias()) for e in select.expressions])]
+
+    def _members_agree(self, union: exp.Union, ctes: Ctes) -> bool:
+        """Whether all members of a union have its column types: otherwise its stage casts them, as PostgreSQL does."""
+        whole = _without_ctes(union)
+        queries = [whole, *(_named_like(m, union) for m in _flatten(whole, False))]
+        try:
+            kinds = [[(c.type, c.collation) for c in self.columns_of(ex.pg(standalone(q, ctes)))] for q in queries]
+        except UserError:
+            # Two columns of one name, which nothing refers to.
+            return True
+        return all(k == kinds[0] for k in kinds)
 
     def _select(self, select: exp.Select, ctes: Ctes, columns: tuple[Column, ...]) -> tuple[Head, list[Branch]]:
         refuse.check_block(select)
