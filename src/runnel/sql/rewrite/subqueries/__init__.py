@@ -22,8 +22,19 @@ from runnel.sql.rewrite.subqueries.scopes import clauses, has_query
 def rewrite(tree: exp.Query, ctx: Context) -> exp.Query:
     """Replace every subquery outside of FROM, and every LATERAL one."""
     tree = tree.copy()
+    _unwrap(tree)
     _Rewriter(ctx).query(tree)
     return tree
+
+
+def _unwrap(tree: exp.Query) -> None:
+    """`((SELECT ..))` in an expression -> `(SELECT ..)`."""
+    for node in list(tree.find_all(exp.Subquery)):
+        inner = node.this
+        if not isinstance(inner, exp.Subquery) or isinstance(node.parent, (exp.From, exp.Join, exp.Lateral)):
+            continue
+        if not any(n.alias or n.args.get("joins") for n in (node, inner)):
+            node.replace(inner)
 
 
 @dataclass

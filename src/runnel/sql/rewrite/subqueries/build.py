@@ -108,6 +108,8 @@ def replace_columns(node: exp.Expr, change: Callable[[exp.Column], exp.Expr | No
         new = ex.group(new.copy())
         if found is node:
             return new
+        if isinstance(found.parent, exp.Select) and found.arg_key == "expressions":
+            new = named(new, found.name)
         found.replace(new)
     return node
 
@@ -115,3 +117,10 @@ def replace_columns(node: exp.Expr, change: Callable[[exp.Column], exp.Expr | No
 def varies(expression: exp.Expr) -> bool:
     """Whether an expression can differ from row to row (a constant in GROUP BY would be a position)."""
     return expression.find(exp.Column) is not None
+
+
+def bare(expression: exp.Expr) -> exp.Expr:
+    """Without parentheses; unlike `unnest`, a subquery stays one."""
+    while isinstance(expression, exp.Paren):
+        expression = expression.this
+    return expression
