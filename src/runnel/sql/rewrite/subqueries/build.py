@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterable
 from sqlglot import exp
 
 from runnel.plan import expr as ex
-from runnel.sql.rewrite.tree import column, derived, named  # noqa: F401
+from runnel.sql.rewrite.tree import column, derived, identifier
+
+__all__ = ["column", "derived"]
 
 PRESENT = "pgt_present"
+
+
+def named(expression: exp.Expr, name: str) -> exp.Alias:
+    """`expression AS name`, also for a subquery, which sqlglot would take for a derived table."""
+    return exp.Alias(this=expression.copy(), alias=identifier(name))
 
 
 def select(
