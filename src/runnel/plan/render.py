@@ -13,9 +13,12 @@ from runnel.plan.stage import (
     Leaf,
     LeafNode,
     Outer,
+    PartitionHead,
     Plan,
+    RecursiveHead,
     Relation,
     Stage,
+    StageRef,
     Tree,
     tree_leaves,
 )
@@ -43,6 +46,13 @@ def render_plan(plan: Plan) -> Iterator[str]:
 
 
 def _head(stage: Stage) -> Iterator[str]:
+    if isinstance(stage.head, PartitionHead):
+        source = stage.head.source.index
+        yield f"{stage.head.rule}; delta = result after - before, for touched partitions of stage {source}"
+        return
+    if isinstance(stage.head, RecursiveHead):
+        yield from _recursion(stage.head)
+        return
     if not isinstance(stage.head, GroupHead):
         yield "Rows: no state; delta = delta of the rows"
         return
@@ -56,6 +66,17 @@ def _head(stage: Stage) -> Iterator[str]:
         yield f"  {aggregate.text}: {_KEEPS[aggregate.strategy]}"
     if head.having:
         yield "  HAVING: evaluated from the counters"
+
+
+def _recursion(head: RecursiveHead) -> Iterator[str]:
+    rule = "rows that lost a derivation are removed and derived again" if head.distinct else "sum of the rounds' deltas"
+    yield f"Recursion {head.name} ({'UNION' if head.distinct else 'UNION ALL'}): iterated by PostgreSQL; delta = {rule}"
+    for text in head.constants:
+        yield f"  starts from: {text}"
+    for base in head.bases:
+        yield f"  starts from: stage {base.stage}"
+    for item in head.inputs:
+        yield f"  reads {item.alias}: stage {item.stage}"
 
 
 def _branch(branch: Branch) -> Iterator[str]:
@@ -100,8 +121,12 @@ def _leaf(leaf: Leaf, branch: Branch) -> Iterator[str]:
     if isinstance(source, Relation):
         kind = "stream table" if source.pgt_id is not None else "table"
         yield f"l{leaf.id}: {kind} {source.name} [{_access(leaf, branch)}]"
-    else:
+    elif isinstance(source, StageRef):
         yield f"l{leaf.id}: stage {source.index}"
+    else:
+        yield f"l{leaf.id}: constant rows"
+    for function in leaf.functions:
+        yield f"  expanded in PostgreSQL: {function.sql}"
     for text in leaf.filters:
         yield f"  filter in PostgreSQL: {text}"
     for text in leaf.clock_filters:

@@ -2,7 +2,7 @@
 
 A stage is a UNION ALL of branches under one head. A branch is a tree of joins over leaves; a leaf is one
 occurrence of a source. Scalar expressions are sqlglot trees whose columns are written `l<leaf>.<column>`;
-treat them as immutable.
+treat them as immutable. A stage under a PartitionHead has no branches: it reads an earlier stage's rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,27 @@ class StageRef:
     columns: tuple[Column, ...]
 
 
-Source = Relation | StageRef
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Rows that the query itself spells out (VALUES, a function of constants); they never change."""
+
+    sql: str
+    columns: tuple[Column, ...]
+
+
+Source = Relation | StageRef | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class TableFunction:
+    """A set-returning function of one leaf's columns, expanded by PostgreSQL while reading the leaf.
+
+    `sql` follows the leaf's rows in FROM, over their alias `r`: `CROSS JOIN LATERAL unnest(r."tags") AS f0("#f0.tag")`.
+    """
+
+    sql: str
+    columns: tuple[Column, ...]
+    """The function's columns under the names that they have as columns of the leaf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +87,7 @@ class Leaf:
     """Whether some expression could raise on a row that is gone again: captured rows are then netted first."""
     uses: tuple[str, ...] = ()
     """Source columns that any filter or computed column mentions."""
+    functions: tuple[TableFunction, ...] = ()
 
     def column(self, index: int) -> str:
         """The name of a computed column in every DataFrame of this stage."""
@@ -146,6 +167,25 @@ Strategy = Literal["rows", "count", "sum", "bools", "bag"]
 
 
 @dataclass(frozen=True, slots=True)
+class Bag:
+    """The multiset of some values per group, from which PostgreSQL's own aggregates are computed.
+
+    Of `string_agg(name, ', ' ORDER BY id) FILTER (WHERE paid)` the values are (name, id): what varies from row to row.
+    """
+
+    values: tuple[int, ...]
+    """Indexes into the head's inputs; value i is the bag's column `v<i>`."""
+    types: tuple[PgType, ...]
+    collations: tuple[str | None, ...]
+    filter: int | None = None
+    """Index of the input that says whether a row is in the bag at all."""
+    nulls: bool = False
+    """Whether rows with a NULL among their values are kept."""
+    images: bool = True
+    """Whether values are told apart by what they look like (1.0 and 1.00 are two values) or by equality."""
+
+
+@dataclass(frozen=True, slots=True)
 class Aggregate:
     """One aggregate call: how it is kept, and how its value is computed from what is kept."""
 
@@ -154,13 +194,18 @@ class Aggregate:
     distinct: bool
     args: tuple[int, ...]
     """Indexes into the head's inputs (the filter clause is folded into them)."""
-    type: PgType
+    type: PgType | None
+    """Of a call over a bag PostgreSQL itself knows the type."""
     text: str
     """The call as the user wrote it, for people."""
     squares: bool = False
     nan: bool = False
     partial: int | None = None
     """Index of the first of Spark's partial sums for it; None when PostgreSQL adds up carried values."""
+    bag: int | None = None
+    """Index of its bag, which equal calls and calls over the same values share."""
+    call: str | None = None
+    """PostgreSQL SQL over the bag `b` and the group `g`; None for min, max and count(DISTINCT), which need no scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +227,66 @@ class GroupHead:
     outputs: tuple[str, ...]
     """PostgreSQL SQL of each output column over `k<i>` (keys) and `a<j>` (aggregates)."""
     having: str | None = None
+    bags: tuple[Bag, ...] = ()
 
 
-Head = RowsHead | GroupHead
+@dataclass(frozen=True, slots=True)
+class PartitionHead:
+    """Window functions, DISTINCT ON, LIMIT: PostgreSQL recomputes the touched partitions of an earlier stage's rows."""
+
+    source: StageRef
+    keys: tuple[Column, ...]
+    """Columns of the source: rows that agree in them belong together. None: all rows do."""
+    items: str
+    """The select list (with DISTINCT ON), over the input under the alias `s`."""
+    rest: str
+    """What follows FROM: ORDER BY, LIMIT, OFFSET."""
+    order: tuple[str, ...] = ()
+    """For LIMIT without partitions: the ORDER BY items, which an index on the source serves."""
+    rule: str = ""
+    """What it is, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecursiveInput:
+    """An earlier stage that a recursive query reads: its rows, and their change."""
+
+    stage: int
+    alias: str
+    """What the recursive member calls it."""
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecursiveHead:
+    """WITH RECURSIVE: `R = base UNION [ALL] step(R, inputs)`. PostgreSQL iterates; the stage has no branches."""
+
+    name: str
+    """The CTE's name, for people."""
+    distinct: bool
+    """UNION, not UNION ALL."""
+    bases: tuple[RecursiveInput, ...]
+    """The parts of the base member that read tables."""
+    constants: tuple[str, ...]
+    """The parts of the base member that read none, as SQL."""
+    reference: str
+    """What the recursive member calls R."""
+    inputs: tuple[RecursiveInput, ...]
+    outputs: tuple[str, ...]
+    """The recursive member's select list."""
+    source: tuple[str | int, ...]
+    """Its FROM clause: SQL, and the number of an input (-1: R) where a relation with its alias goes."""
+    condition: str | None
+    """Its WHERE clause."""
+    joined: tuple[tuple[int, str], ...]
+    """(input or -1, column) that the member compares by equality: worth an index."""
+    plain: tuple[int, ...]
+    """Outputs that are plain columns: a given result row leads back to them through an index."""
+    linear: bool = True
+    """Whether the member distributes over its inputs; with an outer join it does so over R alone."""
+
+
+Head = RowsHead | GroupHead | PartitionHead | RecursiveHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +299,10 @@ class Stage:
     columns: tuple[Column, ...]
     indexed: tuple[str, ...] = ()
     """Output columns that a later stage joins by."""
+    partitioned: tuple[tuple[Column, ...], ...] = ()
+    """Sets of output columns by which a later stage recomputes partitions."""
+    ordered: tuple[tuple[str, ...], ...] = ()
+    """Orders of the output in which a later stage takes the first rows."""
 
 
 @dataclass(frozen=True, slots=True)

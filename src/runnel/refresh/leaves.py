@@ -12,13 +12,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from runnel.apply.tables import TEXTUAL
 from runnel.model.frontier import Frontier
-from runnel.plan.stage import Leaf, Relation, Stage, StageRef
+from runnel.model.names import quote
+from runnel.plan.stage import Constant, Leaf, Relation, Stage, StageRef
+from runnel.refresh.changes import Pending
 from runnel.refresh.compute import LeafReader
 from runnel.refresh.maintained import Maintained
 from runnel.sources.arrow import leaf_schema, read_arrow
+from runnel.sources.restrict import is_indexed
 from runnel.sources.statements import (
     Buffer,
     Clock,
+    Query,
     Restriction,
     after_query,
     delta_query,
@@ -26,6 +30,7 @@ from runnel.sources.statements import (
     stage_buffer,
     table_buffer,
 )
+from runnel.sources.statistics import Statistics
 from runnel.spark.session import SMALL_ROWS, Sessions
 from runnel.spark.task import slice_reader
 
@@ -46,6 +51,10 @@ class LeafAccess:
     attributes: Mapping[int, Mapping[str, int]]
     """Per captured table: column name -> attribute number, as in its buffer."""
     versions: Mapping[int, int]
+    pending: Pending
+    statistics: Statistics
+    moved: set[int] = field(default_factory=set)
+    """Stages of this refresh whose rows have changed."""
     fresh: frozenset[int] = frozenset()
     """Stream tables written in this very transaction: tasks cannot see them yet."""
     _snapshot: str | None = None
@@ -53,12 +62,14 @@ class LeafAccess:
 
     def reader(self) -> LeafReader:
         """The functions that compute_stage reads with."""
-        return LeafReader(after=self.after, keys=self.keys, scan=self.scan)
+        return LeafReader(after=self.after, keys=self.keys, scan=self.scan, cost=self.cost)
 
     def relation_sql(self, leaf: Leaf) -> str:
         """The relation a leaf reads now."""
         if isinstance(leaf.source, StageRef):
             return self.table.tables(self.table.stages[leaf.source.index]).output
+        if isinstance(leaf.source, Constant):
+            return f"({leaf.source.sql})"
         return leaf.source.name.sql()
 
     def after(self, leaf: Leaf, restriction: Restriction | None) -> pa.Table | None:
@@ -73,14 +84,41 @@ class LeafAccess:
         query = after_query(leaf, self.relation_sql(leaf), self.clock, restriction=restriction, keys=columns)
         return read_arrow(self.conn, query, leaf_schema(leaf, columns, weight=True))
 
+    def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
+        """About how many rows PostgreSQL touches to find those under so many keys."""
+        if isinstance(leaf.source, Constant):
+            return 1.0
+        known = self.statistics.of(self.conn, self.relation_sql(leaf))
+        column = next((c.name for c in leaf.source.columns if sql == f"l{leaf.id}.{quote(c.name)}"), "")
+        found = keys * known.fanout(column)
+        return found if is_indexed(leaf, sql) else found + max(known.rows, 1000.0)
+
     def delta(self, leaf: Leaf, frontier: Frontier) -> pa.Table:
         """What changed in a leaf since the frontier."""
-        buffer = self._buffer(leaf, frontier)
-        query = delta_query(leaf, buffer, self.relation_sql(leaf), self.clock)
-        return read_arrow(self.conn, query, leaf_schema(leaf, weight=True))
+        if not self.may_have_changed(leaf):
+            return leaf_schema(leaf, weight=True).empty_table()
+        return read_arrow(self.conn, self.delta_query(leaf, frontier), leaf_schema(leaf, weight=True))
+
+    def delta_query(self, leaf: Leaf, frontier: Frontier) -> Query:
+        """The SELECT of what changed in a leaf since the frontier."""
+        return delta_query(leaf, self._buffer(leaf, frontier), self.relation_sql(leaf), self.clock)
+
+    def may_have_changed(self, leaf: Leaf) -> bool:
+        """False when it is known, without asking, that nothing is new."""
+        source = leaf.source
+        if isinstance(source, Constant):
+            return False
+        if leaf.clock_filters:
+            return True
+        if isinstance(source, StageRef):
+            return source.index in self.moved
+        if source.pgt_id is not None:
+            return source.pgt_id in self.pending.upstream
+        return self.pending.rows.get(source.oid, 0) > 0
 
     def _buffer(self, leaf: Leaf, frontier: Frontier) -> Buffer:
         source = leaf.source
+        assert not isinstance(source, Constant)
         if isinstance(source, StageRef):
             below: Stage = self.table.stages[source.index]
             return stage_buffer(self.table.tables(below).delta, [c.name for c in source.columns])
@@ -106,8 +144,8 @@ class LeafAccess:
         for name, pages in self._parts(leaf):
             for start in range(0, max(pages, 1), _SLICE_PAGES):
                 end = start + _SLICE_PAGES
-                upper = "" if end >= pages else f" AND l{leaf.id}.ctid < '({end},0)'::tid"
-                query = after_query(leaf, name, self.clock, where=f"l{leaf.id}.ctid >= '({start},0)'::tid{upper}")
+                upper = "" if end >= pages else f" AND r.ctid < '({end},0)'::tid"
+                query = after_query(leaf, name, self.clock, where=f"r.ctid >= '({start},0)'::tid{upper}")
                 queries.append(query.text)
                 params = query.params
         read = slice_reader(self.dsn, self._export(), self.table.settings, self.role, params, schema, queries)

@@ -30,8 +30,7 @@ _NOT_ALONE = (exp.If, exp.Any, exp.All, exp.Tuple, exp.Interval, exp.Star, exp.D
 def leaf_source(leaf: LeafDraft) -> str:
     """A typed, empty stand-in for the leaf's source, enough for PostgreSQL to infer types from."""
     items = ", ".join(
-        f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {quote(c.name)}"
-        for c in leaf.source.columns
+        f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {quote(c.name)}" for c in leaf.columns
     )
     return f"(SELECT {items}) AS l{leaf.id}"
 
@@ -73,7 +72,7 @@ class Lowering:
 
         def column(node: exp.Column) -> Bounds | None:
             leaf = self.leaves[int(node.table[1:])]
-            return next((c.type.bounds for c in leaf.source.columns if c.name == node.name), None)
+            return next((c.type.bounds for c in leaf.columns if c.name == node.name), None)
 
         family = self.column_of(expression).type.family
         return bounds_of(self._expanded(expression), column) if family in ("int", "numeric") else None
@@ -163,23 +162,25 @@ class Lowering:
 
     def lower_tree(self) -> Tree:
         """The tree with its conditions split into join keys and residuals."""
-        return self._tree(self.tree, root=True)
+        return self._tree(self.tree, late_allowed=True)
 
-    def _tree(self, tree: DTree, *, root: bool = False) -> Tree:
+    def _tree(self, tree: DTree, *, late_allowed: bool) -> Tree:
+        """A condition on rows that every join above preserves may as well be evaluated at the end."""
         match tree:
             case DLeaf(leaf):
                 return LeafNode(leaf)
             case DInner(children=children, conditions=conditions):
-                lowered = tuple(self._tree(c) for c in children)
+                lowered = tuple(self._tree(c, late_allowed=late_allowed) for c in children)
                 nullable = padded(tree)
                 groups = [set(leaves(c)) for c in children]
-                equi, residual = self._conditions(conditions, nullable, groups, late_allowed=root)
+                equi, residual = self._conditions(conditions, nullable, groups, late_allowed=late_allowed)
                 return Inner(lowered, equi, residual)
             case DOuter(kind=kind, left=left, right=right, conditions=conditions):
                 nullable = padded(left) | padded(right)
                 groups = [set(leaves(left)), set(leaves(right))]
                 equi, residual = self._conditions(conditions, nullable, groups, late_allowed=False)
-                return Outer(kind, self._tree(left), self._tree(right), equi, residual)
+                preserved = self._tree(left, late_allowed=late_allowed and kind == "left")
+                return Outer(kind, preserved, self._tree(right, late_allowed=False), equi, residual)
 
     def _conditions(
         self,
@@ -294,7 +295,8 @@ class Lowering:
         clock = [self._expanded(f) for f in draft.clock]
         computed = tuple(self.computed.get(draft.id, ()))
         known = {c.name for c in draft.source.columns}
-        texts = [*(ex.pg(f) for f in [*filters, *clock]), *(c.sql for c in computed)]
+        functions = tuple(draft.functions)
+        texts = [*(ex.pg(f) for f in [*filters, *clock]), *(c.sql for c in computed), *(f.sql for f in functions)]
         uses = tuple(n for n in known if any(quote(n) in t for t in texts))
         return Leaf(
             id=draft.id,
@@ -304,6 +306,7 @@ class Lowering:
             clock_filters=tuple(ex.pg(ex.substitute_clock(f)) for f in clock),
             clock_negations=tuple(ex.negation(ex.substitute_clock(f)) for f in clock),
             computed=computed,
-            may_raise=draft.id in self.raising or any(ex.may_raise(f) for f in [*filters, *clock]),
+            may_raise=bool(functions) or draft.id in self.raising or any(ex.may_raise(f) for f in [*filters, *clock]),
             uses=tuple(sorted(uses)),
+            functions=functions,
         )

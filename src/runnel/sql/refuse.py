@@ -6,23 +6,17 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from runnel.sql.aggregates import is_aggregate
+from runnel.sql.aggregates import aggregate_calls
 from runnel.sql.draft import NotDifferentiable
 
 # sqlglot node -> the construct's name in messages; checked anywhere inside a SELECT's own expressions.
 EXPRESSIONS: Mapping[type[exp.Expr], str] = {
-    exp.Window: "a window function",
     exp.Exists: "EXISTS (subquery)",
     exp.Subquery: "a subquery used as a value",
     exp.Select: "a subquery used as a value",
-    exp.WithinGroup: "an ordered-set aggregate (WITHIN GROUP)",
 }
 
 CLAUSES: Mapping[str, str] = {
-    "limit": "LIMIT",
-    "offset": "OFFSET",
-    "fetch": "FETCH FIRST",
-    "windows": "a WINDOW clause",
     "locks": "FOR UPDATE / FOR SHARE",
     "laterals": "LATERAL",
     "qualify": "QUALIFY",
@@ -40,9 +34,6 @@ def check_block(select: exp.Select) -> None:
     for key, name in CLAUSES.items():
         if select.args.get(key):
             raise NotDifferentiable(name)
-    distinct = select.args.get("distinct")
-    if distinct is not None and distinct.args.get("on"):
-        raise NotDifferentiable("DISTINCT ON")
     group = select.args.get("group")
     for item in group.expressions if group else []:
         for kind, name in GROUPINGS.items():
@@ -64,7 +55,7 @@ def check_block(select: exp.Select) -> None:
 
 def has_aggregates(select: exp.Select) -> bool:
     """Whether the select list aggregates."""
-    return any(is_aggregate(n) for e in select.expressions for n in e.walk())
+    return any(True for e in select.expressions for _ in aggregate_calls(e))
 
 
 def is_stateful(select: exp.Select) -> bool:
@@ -75,6 +66,7 @@ def is_stateful(select: exp.Select) -> bool:
         or select.args.get("distinct")
         or select.args.get("limit")
         or select.args.get("offset")
+        or select.find(exp.Window)
         or has_aggregates(select)
     )
 

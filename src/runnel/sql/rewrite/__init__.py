@@ -1,39 +1,33 @@
 """SQL -> core SQL: a chain of rewrites, each of which keeps the meaning of the query in PostgreSQL.
 
 Every step takes a tree and gives an equivalent tree, so each can be checked by running both texts. Their order matters:
-names first, then what decides between ties, then one construct after the other, the subqueries last.
+names first, then what decides between ties, then one construct after the other, the subqueries after what may
+contain them, and the layers of windows and limits last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
-
 from sqlglot import exp
 
-from runnel.sql.rewrite import determine, grouping_sets, qualify, set_operations, table_functions
+from runnel.sql.rewrite import (
+    determine,
+    grouping_sets,
+    partitions,
+    qualify,
+    set_operations,
+    subqueries,
+    table_functions,
+)
 from runnel.sql.rewrite.context import Context
 
-Step = Callable[[exp.Query, Context], exp.Query]
 
-
-def _subqueries(tree: exp.Query, ctx: Context) -> exp.Query:
-    step: Step = import_module("runnel.sql.rewrite.subqueries").rewrite
-    return step(tree, ctx)
-
-
-STEPS: tuple[Step, ...] = (
-    qualify.rewrite,
-    determine.rewrite,
-    table_functions.rewrite,
-    grouping_sets.rewrite,
-    set_operations.rewrite,
-    _subqueries,
-)
+def decide(tree: exp.Query, ctx: Context) -> exp.Query:
+    """The query with full names, and with nothing left to chance."""
+    return determine.rewrite(qualify.rewrite(tree, ctx), ctx)
 
 
 def to_core(tree: exp.Query, ctx: Context) -> exp.Query:
-    """Rewrite a query into core SQL; raises NotDifferentiable for what has no equivalent there."""
-    for step in STEPS:
-        tree = step(tree, ctx)
-    return tree
+    """A decided query in the few forms that the compiler cuts into stages; raises NotDifferentiable."""
+    for step in (table_functions, grouping_sets, set_operations, subqueries):
+        tree = step.rewrite(tree, ctx)
+    return partitions.rewrite(tree)

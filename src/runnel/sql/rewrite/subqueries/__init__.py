@@ -126,7 +126,9 @@ def _semi_joins(block: Block) -> None:
 def _is_semi_join(condition: exp.Expr) -> bool:
     if isinstance(condition, exp.Exists):
         return True
-    return isinstance(condition, exp.In) and membership.query_of(condition) is not None and not has_query(condition.this)
+    return (
+        isinstance(condition, exp.In) and membership.query_of(condition) is not None and not has_query(condition.this)
+    )
 
 
 def _replace_all(root: exp.Expr, block: Block) -> exp.Expr:
@@ -181,7 +183,9 @@ def _next(node: exp.Expr) -> exp.Expr | None:
 def _simplify(replaced: exp.Expr) -> None:
     """`NOT (x IS NOT NULL)` -> `x IS NULL`."""
     inner = replaced.unnest()
-    if not (isinstance(inner, exp.Not) and isinstance(inner.this, exp.Is) and isinstance(inner.this.expression, exp.Null)):
+    if not (
+        isinstance(inner, exp.Not) and isinstance(inner.this, exp.Is) and isinstance(inner.this.expression, exp.Null)
+    ):
         return
     node: exp.Expr | None = replaced
     while node is not None and isinstance(node.parent, exp.Paren):

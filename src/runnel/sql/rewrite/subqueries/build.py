@@ -45,7 +45,9 @@ def every(conditions: Iterable[exp.Expr]) -> exp.Expr | None:
 def wrap(condition: exp.Expr) -> exp.Expr:
     """In parentheses unless it is a name, a call or already in parentheses."""
     plain = (exp.Column, exp.Paren, exp.Func, exp.Boolean, exp.Literal)
-    return condition if isinstance(condition, plain) and not isinstance(condition, exp.Connector) else exp.paren(condition)
+    return (
+        condition if isinstance(condition, plain) and not isinstance(condition, exp.Connector) else exp.paren(condition)
+    )
 
 
 def set_where(query: exp.Select, conditions: Iterable[exp.Expr]) -> None:
