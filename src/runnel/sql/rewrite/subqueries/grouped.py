@@ -25,7 +25,7 @@ def split(select: exp.Select, ctx: Context) -> None:
     group = select.args.get("group")
     if not (group or having or calls):
         return
-    keys = [k.unnest() for k in group.expressions] if group is not None else []
+    keys = [build.bare(k) for k in group.expressions] if group is not None else []
     collector = _Collector(ctx.fresh("g"), keys, {id(c) for c in calls}, defined_by(select))
     if not any(collector.concerns(p) for p in parts):
         return
