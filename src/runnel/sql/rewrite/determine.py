@@ -6,8 +6,9 @@ The query allows any of the cheapest orders when prices tie; the rewritten one s
 query is a result that the original could have given, so it may be maintained in its place. Rows that tie in all
 columns added here are equal wherever the block looks at them, and which of them comes first makes no difference.
 
-What is refined: ORDER BY under LIMIT and OFFSET, DISTINCT ON, aggregates that depend on the order of their input, and
-window functions that count rows. Functions that treat ties alike (rank, a sum over a RANGE frame) stay as they are.
+What is refined: ORDER BY under LIMIT, OFFSET and in ARRAY (..), DISTINCT ON, aggregates that depend on the order of
+their input, and window functions that count rows. Functions that treat ties alike (rank, a sum over a RANGE frame)
+stay as they are.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ def _is_cut(query: exp.Query) -> bool:
     options = limit.args.get("limit_options") if limit is not None else None
     if options is not None and options.args.get("with_ties"):
         return False
-    return limit is not None or query.args.get("offset") is not None
+    return limit is not None or query.args.get("offset") is not None or tr.is_array_query(query)
+
+
+def _cause(query: exp.Query) -> str:
+    return "ARRAY (..)" if tr.is_array_query(query) else "LIMIT"
 
 
 def _limit(select: exp.Select, ctx: Context) -> None:
@@ -59,7 +64,9 @@ def _limit(select: exp.Select, ctx: Context) -> None:
     added = _outputs(select, ordered, ctx)
     if added:
         names = ", ".join(tr.text(o.this).replace('"', "") for o in added)
-        ctx.note(f"ORDER BY does not decide ties for LIMIT: they are broken by the remaining columns ({names})")
+        ctx.note(
+            f"ORDER BY does not decide ties for {_cause(select)}: they are broken by the remaining columns ({names})"
+        )
         select.set("order", exp.Order(expressions=[*ordered, *added]))
 
 
@@ -101,7 +108,7 @@ def _limit_of_set_operation(query: exp.Query, ctx: Context) -> exp.Query:
     if not missing:
         return query
     names = ", ".join(outputs[i] for i in missing)
-    ctx.note(f"ORDER BY does not decide ties for LIMIT: they are broken by the remaining columns ({names})")
+    ctx.note(f"ORDER BY does not decide ties for {_cause(query)}: they are broken by the remaining columns ({names})")
     if all(tr.is_orderable(types[i].type) for i in missing):
         added = [tr.ascending(exp.Literal.number(i + 1)) for i in missing]
         query.set("order", exp.Order(expressions=[*ordered, *added]))
