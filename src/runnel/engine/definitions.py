@@ -22,6 +22,7 @@ from runnel.model.types import Column
 from runnel.refresh.maintained import Maintained, Mode
 from runnel.refresh.rights import check_readable
 from runnel.schedule.spec import parse_schedule
+from runnel.sql import registry
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.describe import SESSION_SETTINGS, user_error
 
@@ -117,10 +118,16 @@ def define(conn: psycopg.Connection, name: Name, query: str, schedule: str, mode
     if parsed == "DIFFERENTIAL" and compiled.plan is None:
         raise UserError(
             f"stream table {name}: {compiled.reason} cannot be maintained incrementally",
-            hint="Use refresh_mode => 'FULL' (or 'AUTO', which does so by itself).",
+            detail=compiled.detail,
+            hint=_way_out(compiled),
             sqlstate="0A000",
         )
     return Definition(name, query, schedule.strip(), parsed, caller.role, settings, compiled)
+
+
+def _way_out(compiled: Compiled) -> str:
+    full = "Use refresh_mode => 'FULL' (or 'AUTO', which does so by itself)."
+    return f"{compiled.entry.way_out} Or u{full[1:]}" if compiled.entry and compiled.entry.way_out else full
 
 
 def _check_rights(conn: psycopg.Connection, compiled: Compiled, caller: Caller) -> None:
@@ -129,7 +136,7 @@ def _check_rights(conn: psycopg.Connection, compiled: Compiled, caller: Caller) 
     if compiled.untrusted and engine and engine[0] != caller.role:
         raise UserError(
             f"the query calls {compiled.untrusted[0]}(), a function that belongs to an ordinary role",
-            hint="Refreshes run in the engine's session, so they only call functions that a superuser owns.",
+            hint=f"{registry.FOREIGN_CODE.why[0].upper()}{registry.FOREIGN_CODE.why[1:]}.",
             sqlstate="42501",
         )
     check_readable(conn, caller.role, {r.oid: compiled.column_uses.get(r.oid, ()) for r in compiled.relations})

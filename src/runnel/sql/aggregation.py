@@ -22,6 +22,7 @@ from runnel.errors import UserError
 from runnel.model.types import DECIMAL_DIGITS, LONG, SUM_HEADROOM, Column, PgType, decimal_form
 from runnel.plan import expr as ex
 from runnel.plan.stage import Aggregate, Bag, Strategy
+from runnel.sql import registry
 from runnel.sql.aggregates import BOOLEANS, IDEMPOTENT, STRICT, SUMS, VARIANCES
 from runnel.sql.calls import Call, is_row, row_items
 from runnel.sql.draft import NotDifferentiable, Scope
@@ -174,7 +175,8 @@ class Aggregation:
             bag = self._bag(guarded, call.condition, nulls=call.function not in sole)
             self._check(body, self.bags[bag])
         except (NotDifferentiable, UserError) as refusal:
-            raise NotDifferentiable(f"the aggregate {call.text} ({refusal})") from None
+            entry = refusal.entry if isinstance(refusal, NotDifferentiable) else registry.AGGREGATE
+            raise NotDifferentiable(entry, f"the aggregate {call.text} ({refusal})", call=call.function) from None
         alike = call.distinct or call.function in IDEMPOTENT
         return Aggregate(call.function, "bag", alike, (), None, call.text, bag=bag, call=body)
 

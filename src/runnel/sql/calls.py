@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.aggregates import bare_call, function_name
 from runnel.sql.draft import NotDifferentiable
 
@@ -63,7 +64,7 @@ class Call:
                 return None
             if not node.find(exp.Column):
                 if ex.mentions_clock(node):
-                    raise NotDifferentiable("the current time as a value")
+                    raise NotDifferentiable(registry.CLOCK_VALUE)
                 return node
             return value(node)
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from runnel.errors import UserError
 from runnel.plan import expr as ex
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
+from runnel.sql import positions, registry
 from runnel.sql.aggregates import called_names, mark_aggregates
 from runnel.sql.describe import (
     Description,
@@ -27,6 +27,7 @@ from runnel.sql.describe import (
 )
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.parse import parse_query
+from runnel.sql.registry import Entry
 from runnel.sql.rewrite import decide, to_core
 from runnel.sql.stages import Compiler
 
@@ -50,6 +51,18 @@ class Compiled:
     """No plan, and the result may change although no captured table does: recomputed every period."""
     notes: tuple[str, ...] = ()
     """What the query leaves to chance, and how it is decided."""
+    entry: Entry | None = None
+    """Why there is no plan: what the registry says of the construct."""
+    place: str | None = None
+    """Where the construct is in the query's text, as far as it can be found."""
+
+    @property
+    def detail(self) -> str | None:
+        """Why there is no plan, and where it is seen."""
+        if self.entry is None:
+            return None
+        why = f"{self.entry.why[0].upper()}{self.entry.why[1:]}."
+        return f"{why}\n{self.place}" if self.place else why
 
 
 def compile_query(
@@ -57,38 +70,73 @@ def compile_query(
 ) -> Compiled:
     """Check a query and plan it. Raises UserError when the query itself is bad."""
     with scratch(conn, settings, role):
-        description = describe(conn, query)
-        _refuse_volatile(description)
+        description = describe(conn, query, point=True)
+        _refuse_volatile(description, query)
         compiler = Compiler(conn)
         tree = parse_query(description.canonical)
         if tree is None:
-            reason = "syntax unknown to Runnel's SQL parser"
+            refusal = NotDifferentiable(registry.UNFAITHFUL, "syntax unknown to Runnel's SQL parser")
             relations = compiler.tables_by_rewrite(description.canonical)
-            uses = _column_uses(None, relations)
-            return Compiled(description, relations, (), None, reason, uses, description.untrusted, polled=True)
-        _refuse_unordered_limit(tree)
+            return _unplanned(query, refusal, compiler, description, relations, polled=True)
+        _refuse_unordered_limit(tree, query)
         try:
-            return _planned(conn, compiler, description, tree, settings)
+            return _planned(conn, compiler, description, tree, settings, query)
         except NotDifferentiable as refusal:
             compiler.touch_all(tree)
             relations = tuple(compiler.tables.values())
-            uses = _column_uses(None, relations)
             polled = compiler.uncaptured or bool(description.unstable) or mentions_clock(tree)
-            views = tuple(compiler.views.values())
-            return Compiled(
-                description, relations, views, None, str(refusal), uses, description.untrusted, polled
-            )  # fmt: skip
+            return _unplanned(query, refusal, compiler, description, relations, polled=polled)
+
+
+def _unplanned(
+    query: str,
+    refusal: NotDifferentiable,
+    compiler: Compiler,
+    description: Description,
+    relations: tuple[Relation, ...],
+    *,
+    polled: bool,
+) -> Compiled:
+    """A query that is recomputed, with the reason."""
+    return Compiled(
+        description=description,
+        relations=relations,
+        views=tuple(compiler.views.values()),
+        plan=None,
+        reason=str(refusal),
+        column_uses=_column_uses(None, relations),
+        untrusted=description.untrusted,
+        polled=polled,
+        entry=refusal.entry,
+        place=_place(refusal, query, compiler),
+    )
+
+
+def _place(refusal: NotDifferentiable, query: str, compiler: Compiler) -> str | None:
+    views = [f.definition for f in compiler.facts.values() if f.definition]
+    if refusal.table is not None:
+        return positions.table_place(refusal.table, query)
+    if refusal.call is not None:
+        return positions.call_place(refusal.call, query, views)
+    return positions.entry_place(refusal.entry, query, views)
 
 
 def _planned(
-    conn: psycopg.Connection, compiler: Compiler, description: Description, tree: exp.Query, settings: Mapping[str, str]
+    conn: psycopg.Connection,
+    compiler: Compiler,
+    description: Description,
+    tree: exp.Query,
+    settings: Mapping[str, str],
+    query: str,
 ) -> Compiled:
     """The query with its plan; raises NotDifferentiable."""
     if not compiler.round_trips(description.canonical, tree):
-        raise NotDifferentiable("an expression that Runnel's SQL parser cannot print back faithfully")
+        raise NotDifferentiable(
+            registry.UNFAITHFUL, "an expression that Runnel's SQL parser cannot print back faithfully"
+        )
     tree = compiler.inline_views(tree)
     whole = describe(conn, ex.pg(tree)) if compiler.views else description
-    _refuse_volatile(whole)
+    _refuse_volatile(whole, query)
     _check_functions(whole)
     _find_aggregates(tree, whole)
     compiler.aggregates = whole.aggregates
@@ -100,7 +148,9 @@ def _planned(
         description = replace(description, canonical=canonical_print(conn, ex.pg(tree)))
         again = parse_query(description.canonical)
         if again is None or not compiler.round_trips(description.canonical, again):
-            raise NotDifferentiable("an order that Runnel's SQL parser cannot print back faithfully")
+            raise NotDifferentiable(
+                registry.UNFAITHFUL, "an order that Runnel's SQL parser cannot print back faithfully"
+            )
         _find_aggregates(again, whole)
         tree = decide(again, context)
     plan = compiler.plan(to_core(tree, context), description.columns, settings)
@@ -117,20 +167,22 @@ def _planned(
     )
 
 
-def _refuse_volatile(description: Description) -> None:
+def _refuse_volatile(description: Description, query: str) -> None:
     if description.volatile:
-        raise UserError(
-            f"the query calls {description.volatile[0]}(), which is volatile: two evaluations may differ, "
-            "so no maintained result could ever equal the query",
-            hint="Store the value in a table, or compute it when querying the stream table.",
-            sqlstate="0A000",
+        name = description.volatile[0]
+        raise registry.refused(
+            registry.VOLATILE,
+            f"the query calls {name}(), which is volatile: {registry.VOLATILE.why}",
+            positions.call_place(name, query),
         )
 
 
 def _check_functions(description: Description) -> None:
     """What PostgreSQL knows of the functions called, whatever sqlglot made of them."""
     if description.unstable:
-        raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments,")
+        name = description.unstable[0]
+        shown = f"{name}(), whose result depends on more than its arguments,"
+        raise NotDifferentiable(registry.UNSTABLE, shown, call=name)
 
 
 def _find_aggregates(tree: exp.Query, description: Description) -> None:
@@ -138,16 +190,16 @@ def _find_aggregates(tree: exp.Query, description: Description) -> None:
     mark_aggregates(tree, description.aggregates)
     missed = sorted(description.aggregates - called_names(tree))
     if missed:
-        raise NotDifferentiable(f"the aggregate {missed[0]}()")
+        raise NotDifferentiable(registry.UNRULED, f"the aggregate {missed[0]}()", call=missed[0])
 
 
-def _refuse_unordered_limit(tree: exp.Query) -> None:
-    for query in tree.find_all(exp.Query):
-        if (query.args.get("limit") or query.args.get("offset")) and not query.args.get("order"):
-            raise UserError(
+def _refuse_unordered_limit(tree: exp.Query, query: str) -> None:
+    for part in tree.find_all(exp.Query):
+        if (part.args.get("limit") or part.args.get("offset")) and not part.args.get("order"):
+            raise registry.refused(
+                registry.UNORDERED_LIMIT,
                 "LIMIT without ORDER BY keeps arbitrary rows: a maintained result could not equal the query",
-                hint="Add an ORDER BY that decides which rows are kept, or apply LIMIT when querying the stream table.",
-                sqlstate="0A000",
+                positions.unordered_limit(query),
             )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 
 
@@ -40,7 +41,7 @@ def with_ctes(query: exp.Query, outer: Ctes) -> Ctes:
         names = [i.name for i in cte.args["alias"].args.get("columns") or []]
         if clause.args.get("recursive") and mentions(body, cte.alias):
             if clause.args.get("search") or clause.args.get("cycle"):
-                raise NotDifferentiable("a SEARCH or CYCLE clause")
+                raise NotDifferentiable(registry.RECURSION, "a SEARCH or CYCLE clause")
             scope = dict(visible)
             visible[cte.alias] = scope[cte.alias] = Cte(body, scope, recursive=True, names=tuple(names))
         else:
@@ -73,7 +74,7 @@ def standalone(query: exp.Query, outer: Ctes) -> exp.Query:
                 continue
             if name in entered:
                 if entered[name] != scope[name].body:
-                    raise NotDifferentiable(f"the name {name!r} for two different CTEs")
+                    raise NotDifferentiable(registry.UNRULED, f"the name {name!r} for two different CTEs")
                 continue
             entered[name] = scope[name].body
             visit(scope[name].body, scope[name].scope)

@@ -19,6 +19,7 @@ from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.model.types import Column, PgType
 from runnel.plan.stage import Relation
+from runnel.sql.positions import pointer
 
 PROBE = "pgt_probe"
 
@@ -63,9 +64,9 @@ def apply_settings(conn: psycopg.Connection, settings: Mapping[str, str]) -> Non
             conn.execute("SELECT set_config(%s, %s, true)", (key, settings[key]))
 
 
-def describe(conn: psycopg.Connection, query: str) -> Description:
-    """Check a query and print it canonically; call inside `scratch`."""
-    _create_probe(conn, query)
+def describe(conn: psycopg.Connection, query: str, *, point: bool = False) -> Description:
+    """Check a query and print it canonically; call inside `scratch`. `point`: errors show the place in the text."""
+    _create_probe(conn, query, point=point)
     # From here on names must print the same whoever asks: qualified unless built in.
     conn.execute("SET LOCAL search_path = pg_catalog")
     columns = _probe_columns(conn)
@@ -126,16 +127,20 @@ def tables_of(conn: psycopg.Connection, query: str) -> list[Name]:
     return [Name(schema, name) for schema, name in rows]
 
 
-def _create_probe(conn: psycopg.Connection, query: str) -> None:
+def _create_probe(conn: psycopg.Connection, query: str, *, point: bool = False) -> None:
+    prefix = f"CREATE TEMP VIEW {PROBE} AS\n"
     text = query.strip().rstrip(";")
-    statement = f"CREATE TEMP VIEW {PROBE} AS\n{text}\n"
     try:
         # prepare=True speaks the extended protocol, in which a text with a second statement is refused.
-        conn.execute(statement.encode(), prepare=True)
+        conn.execute(f"{prefix}{text}\n".encode(), prepare=True)
     except psycopg.Error as error:
         if _not_the_querys_fault(error):
             raise
-        raise user_error(error) from None
+        position = error.diag.statement_position
+        if not point or position is None:
+            raise user_error(error) from None
+        skipped = len(query) - len(query.lstrip())
+        raise user_error(error, pointer(query, int(position) - 1 - len(prefix) + skipped)) from None
 
 
 def _not_the_querys_fault(error: psycopg.Error) -> bool:
@@ -145,12 +150,12 @@ def _not_the_querys_fault(error: psycopg.Error) -> bool:
     return lost or (state is not None and (state[:2] in ("08", "40", "55") or state.startswith("57P")))
 
 
-def user_error(error: psycopg.Error) -> UserError:
+def user_error(error: psycopg.Error, place: str | None = None) -> UserError:
     """PostgreSQL's message as ours."""
     diag = error.diag
     return UserError(
         diag.message_primary or str(error).strip(),
-        detail=diag.message_detail,
+        detail="\n".join(p for p in (diag.message_detail, place) if p) or None,
         hint=diag.message_hint,
         sqlstate=error.sqlstate,
     )

@@ -11,10 +11,24 @@ from sqlglot import exp
 from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import Source, TableFunction
+from runnel.sql import registry
+from runnel.sql.registry import Entry
+
+_SYSTEM_COLUMNS = ("ctid", "xmin", "xmax", "cmin", "cmax", "tableoid")
 
 
 class NotDifferentiable(Exception):
     """The query is valid, but cannot be maintained by deltas; says which construct."""
+
+    def __init__(
+        self, entry: Entry, shown: str | None = None, *, call: str | None = None, table: str | None = None
+    ) -> None:
+        super().__init__(shown or entry.construct)
+        self.entry = entry
+        self.call = call
+        """The function that is the reason, by name."""
+        self.table = table
+        """The table that is the reason, by name."""
 
 
 class OuterCondition(NotDifferentiable):
@@ -126,13 +140,17 @@ class Scope:
         if column.table:
             table = self.tables.get(column.table)
             if table is None or column.name not in table:
-                raise NotDifferentiable(f"a reference to {ex.pg(column)} outside of its own FROM clause")
+                if column.name in _SYSTEM_COLUMNS:
+                    raise NotDifferentiable(registry.SYSTEM_COLUMN, f"the system column {column.name}")
+                raise NotDifferentiable(
+                    registry.UNRULED, f"a reference to {ex.pg(column)} outside of its own FROM clause"
+                )
             return table[column.name]
         if column.name in self.merged:
             return self.merged[column.name]
         found = [t[column.name] for t in self.tables.values() if column.name in t]
         if len(found) != 1:
-            raise NotDifferentiable(f"the unqualified column {column.name!r}")
+            raise NotDifferentiable(registry.UNRULED, f"the unqualified column {column.name!r}")
         return found[0]
 
     def resolve(self, expression: exp.Expr) -> exp.Expr:
@@ -141,7 +159,7 @@ class Scope:
         def change(node: exp.Expr) -> exp.Expr | None:
             if isinstance(node, exp.Column):
                 if isinstance(node.this, exp.Star):
-                    raise NotDifferentiable("a whole row used as a value")
+                    raise NotDifferentiable(registry.WHOLE_ROW, "a whole row used as a value")
                 return ex.group(self.find(node))
             return None
 

@@ -15,7 +15,7 @@ from runnel.model.names import Name
 from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import Constant, Relation, Source, StageRef
-from runnel.sql import refuse, table_functions
+from runnel.sql import refuse, registry, table_functions
 from runnel.sql.ctes import Ctes, with_ctes
 from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, Scope, leaves, padded
 from runnel.sql.filters import sunk, without_padding
@@ -53,7 +53,7 @@ class FromBuilder:
     def _join(self, left: DTree, scope: Scope, join: exp.Join, ctes: Ctes, nullable: bool) -> DTree:
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
         if kind not in ("", "INNER", "CROSS", "OUTER"):
-            raise NotDifferentiable(f"{kind} JOIN")
+            raise NotDifferentiable(registry.UNRULED, f"{kind} JOIN")
         call = table_functions.parse(join.this)
         if call is not None:
             expanded = self._expand(call, left, scope, side, join.args.get("on"))
@@ -62,7 +62,7 @@ class FromBuilder:
         right, right_scope = self._item(join.this, ctes, nullable or side in ("LEFT", "FULL"))
         using = [i.name for i in join.args.get("using") or []]
         if (join.args.get("method") or "").upper() == "NATURAL":
-            raise NotDifferentiable("NATURAL JOIN")
+            raise NotDifferentiable(registry.UNRULED, "NATURAL JOIN")
         conditions: list[exp.Expr] = [
             exp.EQ(this=scope.find(exp.column(u)).copy(), expression=right_scope.find(exp.column(u)).copy())
             for u in using
@@ -77,7 +77,7 @@ class FromBuilder:
             left, right, side = right, left, "LEFT"
         for condition in conditions:
             if ex.mentions_clock(condition):
-                raise NotDifferentiable("the current time in the condition of an outer join")
+                raise NotDifferentiable(registry.CLOCK_OUTER)
         if side == "LEFT":
             conditions = [c for c in conditions if not self._push(right, c)]
             return DOuter("left", left, right, conditions)
@@ -93,7 +93,8 @@ class FromBuilder:
             return None
         conditions = list(ex.conjuncts(on))
         if len(used) > 1 or used & padded(left) or side not in ("", "LEFT") or (side == "LEFT" and conditions):
-            raise NotDifferentiable(f"the function {ex.pg(call.call)} of columns of several tables or of an outer join")
+            shown = f"the function {ex.pg(call.call)} of columns of several tables or of an outer join"
+            raise NotDifferentiable(registry.TABLE_FUNCTION, shown)
         leaf = self.leaves[next(iter(used))]
         function, names = table_functions.expansion(call, resolved, leaf, self.describe, optional=side == "LEFT")
         leaf.functions.append(function)
@@ -114,7 +115,7 @@ class FromBuilder:
         rest = [c for c in conditions if not self._push(tree, c)]
         for condition in rest:
             if ex.mentions_clock(condition):
-                raise NotDifferentiable("the current time compared with columns of several tables")
+                raise NotDifferentiable(registry.CLOCK_SEVERAL)
             tree = sunk(tree, condition)
         return tree
 
@@ -138,7 +139,7 @@ class FromBuilder:
             return self._joins(tree, scope, item.args.get("joins") or [], ctes, nullable), scope
         constant = self._constant(item)
         if constant is None:
-            raise NotDifferentiable(refuse.name_of(item))
+            raise NotDifferentiable(registry.UNRULED, refuse.name_of(item))
         tree, scope = self.leaf(constant, exp.TableAlias(this=exp.to_identifier(item.alias, quoted=True)))
         return self._joins(tree, scope, item.args.get("joins") or [], ctes, nullable), scope
 
@@ -156,9 +157,9 @@ class FromBuilder:
 
     def _table(self, table: exp.Table, ctes: Ctes, nullable: bool) -> tuple[DTree, Scope]:
         if table.args.get("sample"):
-            raise NotDifferentiable("TABLESAMPLE")
+            raise NotDifferentiable(registry.TABLESAMPLE)
         if table.args.get("only"):
-            raise NotDifferentiable("FROM ONLY")
+            raise NotDifferentiable(registry.ONLY)
         alias = table.args.get("alias")
         if not table.db and table.name in ctes:
             cte = ctes[table.name]
@@ -183,11 +184,11 @@ class FromBuilder:
         self, query: exp.Expr, alias: exp.TableAlias | None, ctes: Ctes, nullable: bool
     ) -> tuple[DTree, Scope]:
         if alias is None:
-            raise NotDifferentiable("a subquery in FROM without a name")
+            raise NotDifferentiable(registry.UNRULED, "a subquery in FROM without a name")
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):
             query = query.this
         if not isinstance(query, exp.Query):
-            raise NotDifferentiable(refuse.name_of(query))
+            raise NotDifferentiable(registry.UNRULED, refuse.name_of(query))
         inner = with_ctes(query, ctes)
         if self.inline and isinstance(query, exp.Select) and not refuse.is_stateful(query):
             mark = len(self.leaves)
@@ -215,7 +216,7 @@ class FromBuilder:
         if isinstance(value, exp.Column):
             return value
         if ex.mentions_clock(value):
-            raise NotDifferentiable("the current time as a value")
+            raise NotDifferentiable(registry.CLOCK_VALUE)
         used = ex.leaves_of(value)
         if len(used) == 1 and not used & inside:
             leaf = self.leaves[next(iter(used))]

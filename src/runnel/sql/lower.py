@@ -13,7 +13,7 @@ from runnel.model.types import BOOL, Column, Form
 from runnel.plan import expr as ex
 from runnel.plan.numeric import Bounds, bounds_of
 from runnel.plan.stage import Computed, Equi, Inner, Leaf, LeafNode, Outer, Residual, Tree
-from runnel.sql import forms
+from runnel.sql import forms, registry
 from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, OuterCondition, leaves, padded
 
 TypeOf = Callable[[list[str], str], tuple[Column, ...]]
@@ -64,7 +64,7 @@ class Lowering:
             try:
                 self._type_cache[text] = self.types([text], source)[0]
             except UserError:
-                raise NotDifferentiable(f"the expression {self._readable(expression)}") from None
+                raise NotDifferentiable(registry.UNRULED, f"the expression {self._readable(expression)}") from None
         return self._type_cache[text]
 
     def bounds(self, expression: exp.Expr) -> Bounds | None:
@@ -149,7 +149,7 @@ class Lowering:
             return exp.column(f"c{self.carried.index(position)}")
 
         if ex.mentions_clock(expression):
-            raise NotDifferentiable("the current time as a value")
+            raise NotDifferentiable(registry.CLOCK_VALUE)
         return ex.rewrite(expression, change)
 
     def push_number(self, leaf: int, expression: exp.Expr, template: str, form: Form) -> tuple[int, int]:
@@ -203,7 +203,7 @@ class Lowering:
             elif late_allowed:
                 self.late.append(self.carry(condition))
             else:
-                raise OuterCondition(f"the outer join condition {self._readable(condition)}")
+                raise OuterCondition(registry.OUTER_CONDITION, f"the outer join condition {self._readable(condition)}")
         return tuple(equi), tuple(residual)
 
     def _equi(self, condition: exp.Expr, nullable: frozenset[int], groups: list[set[int]]) -> Equi | None:

@@ -9,6 +9,7 @@ from sqlglot import exp
 from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import PartitionHead, StageRef
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite.partitions import ALIAS, limited, windows_of
 
@@ -46,7 +47,7 @@ def partition_head(select: exp.Select, stage: Callable[[exp.Query], StageRef]) -
     sets = [frozenset(p.name for p in w.args.get("partition_by") or []) for w in windows_of(select)]
     smallest = min(sets, key=len)
     if not all(smallest <= s for s in sets):
-        raise NotDifferentiable("windows over different partitions in one block")
+        raise NotDifferentiable(registry.UNRULED, "windows over different partitions in one block")
     rule = "Window functions by partition" if smallest else "Window functions over all rows"
     return PartitionHead(source, _key_columns(smallest, source), items, rest, rule=rule)
 

@@ -25,7 +25,7 @@ from sqlglot import exp
 from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import RecursiveHead, RecursiveInput, Stage, StageRef
-from runnel.sql import refuse
+from runnel.sql import refuse, registry
 from runnel.sql.ctes import Ctes, mentions, rename_outputs, standalone, with_ctes
 from runnel.sql.draft import NotDifferentiable
 
@@ -55,9 +55,9 @@ def recursive_head(
     body = ctes[name].body
     scope = with_ctes(body, ctes)
     if not isinstance(body, exp.Union) or scope.get(name) is not ctes[name]:
-        raise NotDifferentiable("a recursive query that is not a UNION")
+        raise NotDifferentiable(registry.RECURSION, "a recursive query that is not a UNION")
     if any(body.args.get(key) for key in ("limit", "offset", "order")):
-        raise NotDifferentiable("LIMIT in a recursive query")
+        raise NotDifferentiable(registry.RECURSION, "LIMIT in a recursive query")
     distinct = bool(body.args.get("distinct"))
     bases, constants = _bases(body.this, name, scope, columns, distinct, stage_of)
     select, scope = _member(body.expression, name, scope, distinct)
@@ -68,7 +68,7 @@ def recursive_head(
     if linear:
         _push_filters(select, found)
     if ex.mentions_clock(select):
-        raise NotDifferentiable("the current time in a recursive member, other than compared with one table's columns")
+        raise NotDifferentiable(registry.CLOCK_RECURSIVE)
     inputs = tuple(_input(item, select, scope, stage_of) for item in found.items)
     where = select.args.get("where")
     places = {reference.alias: RECURSION} | {item.alias: item.number for item in found.items}
@@ -115,14 +115,14 @@ def _bases(
 ) -> tuple[tuple[RecursiveInput, ...], tuple[str, ...]]:
     """The base member as stages, and as text where it reads no table."""
     if mentions(base, name):
-        raise NotDifferentiable("the recursive reference in the base member")
+        raise NotDifferentiable(registry.RECURSION, "the recursive reference in the base member")
     inputs: list[RecursiveInput] = []
     constants: list[str] = []
     for part in _parts(base, distinct):
         query = _bare(part)
         if not query.find(exp.Table):
             if ex.mentions_clock(query):
-                raise NotDifferentiable("the current time as a value")
+                raise NotDifferentiable(registry.CLOCK_VALUE)
             constants.append(ex.pg(query))
             continue
         if isinstance(query, (exp.Select, exp.SetOperation)):
@@ -165,24 +165,24 @@ def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool) -> tuple[ex
     """The recursive member, checked, and the CTEs it sees."""
     query = _bare(query)
     if not isinstance(query, exp.Select):
-        raise NotDifferentiable(f"a recursive member that is a {type(query).__name__.upper()}")
+        raise NotDifferentiable(registry.RECURSION, f"a recursive member that is a {type(query).__name__.upper()}")
     scope = with_ctes(query, ctes)
     clause = query.args.get("with_")
     if scope.get(name) is not ctes[name] or any(mentions(c.this, name) for c in (clause.expressions if clause else ())):
-        raise NotDifferentiable("the recursive reference inside another CTE")
+        raise NotDifferentiable(registry.RECURSION, "the recursive reference inside another CTE")
     select = query.copy()
     select.set("with_", None)
     if distinct and select.args.get("distinct") and not select.args["distinct"].args.get("on"):
         # The UNION above removes duplicates anyway.
         select.set("distinct", None)
     if select.args.get("limit") or select.args.get("offset"):
-        raise NotDifferentiable("LIMIT in a recursive member")
+        raise NotDifferentiable(registry.RECURSION, "LIMIT in a recursive member")
     select.set("order", None)
     refuse.check_block(select)
     if refuse.is_stateful(select):
-        raise NotDifferentiable("DISTINCT, an aggregate or a window function in a recursive member")
+        raise NotDifferentiable(registry.RECURSION, "DISTINCT, an aggregate or a window function in a recursive member")
     if any(isinstance(c.this, exp.Star) for c in select.find_all(exp.Column)):
-        raise NotDifferentiable("a whole row used as a value in a recursive member")
+        raise NotDifferentiable(registry.WHOLE_ROW, "a whole row used as a value in a recursive member")
     return select, scope
 
 
@@ -215,13 +215,15 @@ class _Items:
     def recursion(self) -> _Item:
         """The one place where the member reads R."""
         if len(self.references) != 1:
-            raise NotDifferentiable("a recursive member that does not read the recursive query exactly once")
+            raise NotDifferentiable(
+                registry.RECURSION, "a recursive member that does not read the recursive query exactly once"
+            )
         return self.references[0]
 
     def _joins(self, node: exp.Expr) -> None:
         for join in node.args.get("joins") or []:
             if (join.args.get("method") or "").upper() == "NATURAL":
-                raise NotDifferentiable("NATURAL JOIN in a recursive member")
+                raise NotDifferentiable(registry.RECURSION, "NATURAL JOIN in a recursive member")
             self._item(join.this)
 
     def _item(self, item: exp.Expr) -> None:
@@ -229,21 +231,21 @@ class _Items:
             self._item(item.this)
         elif isinstance(item, exp.Table) and isinstance(item.this, exp.Identifier):
             if item.args.get("sample"):
-                raise NotDifferentiable("TABLESAMPLE")
+                raise NotDifferentiable(registry.TABLESAMPLE)
             item = self._reference(item) if not item.db and item.name == self.name else self._input(item)
         elif isinstance(item, exp.Subquery) and item.alias:
             if mentions(_alone(item), self.name):
-                raise NotDifferentiable("the recursive reference inside a subquery")
+                raise NotDifferentiable(registry.RECURSION, "the recursive reference inside a subquery")
             item = self._input(item)
         elif _alone(item).find(exp.Table, exp.Select):
-            raise NotDifferentiable(f"{refuse.name_of(item)} in a recursive member")
+            raise NotDifferentiable(registry.RECURSION, f"{refuse.name_of(item)} in a recursive member")
         # Anything else is a function over the row: PostgreSQL evaluates it where it stands.
         self._joins(item)
 
     def _reference(self, item: exp.Table) -> exp.Expr:
         alias = item.args.get("alias")
         if alias is not None and alias.args.get("columns"):
-            raise NotDifferentiable("new column names for the recursive reference")
+            raise NotDifferentiable(registry.RECURSION, "new column names for the recursive reference")
         self.references.append(_Item(RECURSION, _alone(item), item.alias_or_name, self.own))
         return self._hole(item, RECURSION)
 
@@ -309,7 +311,7 @@ def _input(item: _Item, select: exp.Select, ctes: Ctes, stage_of: StageOf) -> Re
     used = {c.name for c in select.find_all(exp.Column) if c.table in (item.alias, "")} | merged
     names = [c.name for c in item.columns if c.name in used] or [c.name for c in item.columns][:1]
     if not names:
-        raise NotDifferentiable("a table without columns in a recursive member")
+        raise NotDifferentiable(registry.UNRULED, "a table without columns in a recursive member")
     query = exp.Select(
         expressions=[exp.alias_(_column(n, item.alias), n, quoted=True) for n in names],
         from_=exp.From(this=item.node),

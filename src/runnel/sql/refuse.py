@@ -1,4 +1,4 @@
-"""What cannot be maintained by deltas yet, each construct under the name a user knows it by."""
+"""What a block of core SQL must not contain: the rewrites have turned it into something else, or there is no rule."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from runnel.sql import registry
 from runnel.sql.aggregates import aggregate_calls
 from runnel.sql.draft import NotDifferentiable
+from runnel.sql.registry import Entry
 
 # sqlglot node -> the construct's name in messages; checked anywhere inside a SELECT's own expressions.
 EXPRESSIONS: Mapping[type[exp.Expr], str] = {
@@ -16,10 +18,10 @@ EXPRESSIONS: Mapping[type[exp.Expr], str] = {
     exp.Select: "a subquery used as a value",
 }
 
-CLAUSES: Mapping[str, str] = {
-    "locks": "FOR UPDATE / FOR SHARE",
-    "laterals": "LATERAL",
-    "qualify": "QUALIFY",
+CLAUSES: Mapping[str, tuple[Entry, str]] = {
+    "locks": (registry.ROW_LOCK, "FOR UPDATE / FOR SHARE"),
+    "laterals": (registry.UNRULED, "LATERAL"),
+    "qualify": (registry.UNRULED, "QUALIFY"),
 }
 
 GROUPINGS: Mapping[type[exp.Expr], str] = {
@@ -31,26 +33,26 @@ GROUPINGS: Mapping[type[exp.Expr], str] = {
 
 def check_block(select: exp.Select) -> None:
     """Refuse what a SELECT block must not contain."""
-    for key, name in CLAUSES.items():
+    for key, (entry, name) in CLAUSES.items():
         if select.args.get(key):
-            raise NotDifferentiable(name)
+            raise NotDifferentiable(entry, name)
     group = select.args.get("group")
     for item in group.expressions if group else []:
         for kind, name in GROUPINGS.items():
             if isinstance(item, kind):
-                raise NotDifferentiable(name)
+                raise NotDifferentiable(registry.UNRULED, name)
     parts = [*select.expressions, select.args.get("where"), group, select.args.get("having")]
     for part in parts:
         for node in part.walk() if part is not None else ():
             if isinstance(node, exp.In) and node.args.get("query"):
-                raise NotDifferentiable("IN (subquery)")
+                raise NotDifferentiable(registry.UNRULED, "IN (subquery)")
             for kind, name in EXPRESSIONS.items():
                 if isinstance(node, kind):
-                    raise NotDifferentiable(name)
+                    raise NotDifferentiable(registry.UNRULED, name)
     for join in select.args.get("joins") or []:
         on = join.args.get("on")
         if on is not None and on.find(exp.Subquery, exp.Select):
-            raise NotDifferentiable("a subquery in a join condition")
+            raise NotDifferentiable(registry.UNRULED, "a subquery in a join condition")
 
 
 def has_aggregates(select: exp.Select) -> bool:

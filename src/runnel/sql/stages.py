@@ -26,7 +26,7 @@ from runnel.plan.stage import (
     StageRef,
     Tree,
 )
-from runnel.sql import heads, refuse
+from runnel.sql import heads, refuse, registry
 from runnel.sql.aggregates import STANDARD
 from runnel.sql.ctes import Ctes, recursive_name, standalone, with_ctes
 from runnel.sql.describe import (
@@ -86,23 +86,19 @@ class Compiler:
         facts = self.look_up(name)
         self._record(facts)
         if facts.kind == "m":
-            raise NotDifferentiable(f"the materialized view {name}")
+            raise NotDifferentiable(registry.MATERIALIZED_VIEW, f"the materialized view {name}", table=name.name)
         if facts.kind == "f":
-            raise NotDifferentiable(f"the foreign table {name}")
+            raise NotDifferentiable(registry.FOREIGN_TABLE, f"the foreign table {name}", table=name.name)
         if facts.row_security:
-            raise NotDifferentiable(f"row-level security on {name}")
+            raise NotDifferentiable(registry.ROW_SECURITY, f"row-level security on {name}", table=name.name)
         if name.schema in SYSTEM_SCHEMAS:
-            raise NotDifferentiable(f"the system catalog {name}")
+            raise NotDifferentiable(registry.SYSTEM_CATALOG, f"the system catalog {name}", table=name.name)
         return facts.relation
 
     def _record(self, facts: RelationFacts) -> None:
         name = facts.relation.name
         if facts.temporary:
-            raise UserError(
-                f'relation "{name}" is temporary: only the session that made it can read it',
-                hint="Use a permanent table.",
-                sqlstate="0A000",
-            )
+            raise registry.refused(registry.TEMPORARY, f'relation "{name}" is temporary: {registry.TEMPORARY.why}')
         if facts.kind in ("r", "p") and name.schema not in SYSTEM_SCHEMAS:
             self.tables[name] = facts.relation
         elif facts.kind != "v":
@@ -112,7 +108,7 @@ class Compiler:
         """Record every table of a query that has no plan: FULL refreshes still follow their changes."""
         ctes = {c.alias for c in tree.find_all(exp.CTE)}
         for table in tree.find_all(exp.Table):
-            if isinstance(table.this, exp.Identifier) and (table.db or table.name not in ctes):
+            if _names_a_relation(table) and (table.db or table.name not in ctes):
                 self._record(self.look_up(Name(table.db or "pg_catalog", table.name)))
 
     def tables_by_rewrite(self, query: str) -> tuple[Relation, ...]:
@@ -125,14 +121,15 @@ class Compiler:
         """Replace every view by its definition, all the way down."""
         ctes = {c.alias for c in tree.find_all(exp.CTE)}
         for table in list(tree.find_all(exp.Table)):
-            if not isinstance(table.this, exp.Identifier) or (not table.db and table.name in ctes):
+            if not _names_a_relation(table) or (not table.db and table.name in ctes):
                 continue
             facts = self.look_up(Name(table.db or "pg_catalog", table.name))
             if facts.definition is None:
                 continue
             body = parse_query(facts.definition)
             if body is None or not self.round_trips(facts.definition, body):
-                raise NotDifferentiable(f"the view {facts.relation.name}, which cannot be printed back faithfully")
+                shown = f"the view {facts.relation.name}, which cannot be printed back faithfully"
+                raise NotDifferentiable(registry.UNFAITHFUL, shown, table=table.name)
             self.views[facts.relation.name] = facts.relation
             alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(table.name, quoted=True))
             inlined = exp.Subquery(this=self.inline_views(body), alias=alias.copy())
@@ -225,13 +222,13 @@ class Compiler:
             if is_partition_block(query):
                 return partition_head(query, lambda below: self.stage_ref(below, ctes)), []
             return self._select(query, ctes, columns)
-        raise NotDifferentiable(refuse.name_of(query))
+        raise NotDifferentiable(registry.UNRULED, refuse.name_of(query))
 
     def _union(self, query: exp.SetOperation, ctes: Ctes, columns: tuple[Column, ...]) -> tuple[Head, list[Branch]]:
         if not isinstance(query, exp.Union):
-            raise NotDifferentiable(type(query).__name__.upper())
+            raise NotDifferentiable(registry.UNRULED, type(query).__name__.upper())
         if query.args.get("limit") or query.args.get("offset"):
-            raise NotDifferentiable("LIMIT")
+            raise NotDifferentiable(registry.UNRULED, "LIMIT")
         distinct = bool(query.args.get("distinct"))
         members = _flatten(_without_ctes(query), distinct)
         inputs = [i for m in members for i in self._members(m, ctes)]
@@ -326,6 +323,11 @@ class Compiler:
             )
             for stage in self.stages
         ]
+
+
+def _names_a_relation(table: exp.Table) -> bool:
+    """Not a function, and not what FOR UPDATE OF names: that is an alias."""
+    return isinstance(table.this, exp.Identifier) and not isinstance(table.parent, exp.Lock)
 
 
 def _normal(text: str) -> str:

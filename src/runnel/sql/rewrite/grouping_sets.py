@@ -23,6 +23,7 @@ from sqlglot import exp
 
 from runnel.model.types import Column
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
@@ -46,10 +47,10 @@ def _replace(query: exp.Query, ctx: Context) -> exp.Query:
         return query
     sets = grouping_sets(group)
     if len(sets) > _MOST_SETS:
-        raise NotDifferentiable(f"{len(sets)} grouping sets in one GROUP BY")
+        raise NotDifferentiable(registry.GROUPING, f"{len(sets)} grouping sets in one GROUP BY")
     if len(sets) > 1 and not all(tr.varies(k) for s in sets for k in s.values()):
         # The select list repeats it in another spelling, so it could not be told from an equal constant.
-        raise NotDifferentiable("a constant as a key of grouping sets")
+        raise NotDifferentiable(registry.GROUPING, "a constant as a key of grouping sets")
     upper = any(query.args.get(k) for k in ("distinct", "order", "limit", "offset")) or any(
         isinstance(n, exp.Window) for n in tr.block_nodes(query, "expressions")
     )
@@ -197,7 +198,7 @@ def _refuse_outer_aggregates(query: exp.Expr, aliases: set[str], merged: frozens
     for call in tr.aggregates(query.walk(), ctx):
         columns = list(tr.whole_call(call).find_all(exp.Column))
         if columns and all(_is_own(c, aliases, merged) for c in columns):
-            raise NotDifferentiable("an aggregate of the outer query inside a subquery")
+            raise NotDifferentiable(registry.GROUPING, "an aggregate of the outer query inside a subquery")
 
 
 @dataclass
@@ -338,7 +339,7 @@ class _Union:
                 return None
             assert isinstance(node, exp.Column)
             if isinstance(node.this, exp.Star):
-                raise NotDifferentiable("a whole row in an aggregate over grouping sets")
+                raise NotDifferentiable(registry.WHOLE_ROW, "a whole row in an aggregate over grouping sets")
             return read(node)
 
         def nested(node: exp.Expr) -> exp.Expr | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
@@ -28,7 +29,9 @@ def rewrite(select: exp.Select, ctx: Context) -> exp.Select:
         if side == "" or all(_is_equality(c) for c in ex.conjuncts(join.args.get("on"))):
             continue
         if side != "LEFT" or join.args.get("using") or join.this.args.get("joins"):
-            raise NotDifferentiable(f"a {side} JOIN on a condition that compares more than columns")
+            raise NotDifferentiable(
+                registry.OUTER_CONDITION, f"a {side} JOIN on a condition that compares more than columns"
+            )
         _matches_first(select, position, join, ctx)
     return select
 
@@ -63,7 +66,7 @@ def _matches_first(select: exp.Select, position: int, join: exp.Join, ctx: Conte
         dict.fromkeys(c.name for c in tr.block_nodes(select) if isinstance(c, exp.Column) and c.table == alias)
     )
     if not ours:
-        raise NotDifferentiable("an outer join on a condition over one side")
+        raise NotDifferentiable(registry.OUTER_CONDITION, "an outer join on a condition over one side")
     domain = ctx.fresh("d")
     names = {column: f"{domain}_{i}" for i, column in enumerate(ours)}
     before.set("expressions", [tr.named(c, n) for c, n in names.items()])

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.aggregates import is_aggregate
 from runnel.sql.draft import NotDifferentiable
 
@@ -91,7 +92,7 @@ def _moved_ctes(query: exp.Query, outer: exp.Query) -> exp.Query:
 def _limit(query: exp.Query) -> exp.Query:
     order = query.args.get("order")
     if order is None:
-        raise NotDifferentiable("LIMIT without ORDER BY")
+        raise NotDifferentiable(registry.UNRULED, "LIMIT without ORDER BY")
     inner = query.copy()
     for key in ("order", "limit", "offset"):
         inner.set(key, None)
@@ -133,7 +134,7 @@ def _by_position(node: exp.Expr, names: list[str]) -> exp.Expr:
         return exp.column(exp.to_identifier(node.name, quoted=True), table=ALIAS)
     if isinstance(node, exp.Cast):
         return exp.Cast(this=_by_position(node.this, names), to=node.to.copy())
-    raise NotDifferentiable("ORDER BY of a set operation by an expression")
+    raise NotDifferentiable(registry.UNRULED, "ORDER BY of a set operation by an expression")
 
 
 def _reordered(ordered: exp.Expr, column: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
@@ -59,7 +60,7 @@ class _Qualify:
         for item in tr.leaf_items(select):
             alias = _alias(item)
             if not alias:
-                raise NotDifferentiable(f"a FROM item without a name ({tr.text(item)})")
+                raise NotDifferentiable(registry.UNRULED, f"a FROM item without a name ({tr.text(item)})")
             target = self.ctx.fresh("v") if alias in outer else alias
             if target != alias:
                 renamed[alias] = target
@@ -102,7 +103,7 @@ class _Qualify:
         outputs = self._join_columns(item.this, select)
         for leaf in tr.leaf_items(inner):
             if tr.is_join_group(leaf):
-                raise NotDifferentiable("an alias for a join inside a join with an alias")
+                raise NotDifferentiable(registry.JOIN_ALIAS, "an alias for a join inside a join with an alias")
             leaf.set("alias", exp.TableAlias(this=tr.identifier(_alias(leaf)), columns=_listed(leaf)))
         alias = item.args["alias"]
         names = [c.name for c in alias.args.get("columns") or []]
@@ -120,7 +121,7 @@ class _Qualify:
         else:
             left = [tr.column(n, _alias(item)) for n in self._columns(item, select)]
             if not left:
-                raise NotDifferentiable(f"an alias for a join with {tr.text(item)}")
+                raise NotDifferentiable(registry.JOIN_ALIAS, f"an alias for a join with {tr.text(item)}")
         for join in item.args.get("joins") or []:
             right = self._join_columns(join.this, select)
             using = [i.name for i in join.args.get("using") or []]

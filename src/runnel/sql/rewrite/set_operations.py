@@ -14,6 +14,7 @@ import sqlglot
 from sqlglot import exp
 
 from runnel.model.types import Column
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.parse import Faithful
 from runnel.sql.rewrite import tree as tr
@@ -44,7 +45,7 @@ def _replace(query: exp.Query, ctx: Context) -> exp.Query:
     columns = tr.column_types(query, query, ctx)
     names = [f"c{i + 1}" for i in range(len(columns))]
     if not names:
-        raise NotDifferentiable("a set operation without columns")
+        raise NotDifferentiable(registry.UNRULED, "a set operation without columns")
     outputs = [n or c for n, c in zip(tr.output_names(query), names, strict=True)]
     left = _member(query.this, columns, names, (1, 0), ctx)
     right = _member(query.expression, columns, names, (0, 1), ctx)
@@ -122,7 +123,7 @@ def _order(order: exp.Order, outputs: list[str], names: list[str], alias: str) -
         elif isinstance(place, exp.Column) and place.name in outputs:
             index = outputs.index(place.name)
         else:
-            raise NotDifferentiable(f"ORDER BY {tr.text(place)} in a set operation")
+            raise NotDifferentiable(registry.UNRULED, f"ORDER BY {tr.text(place)} in a set operation")
         moved = item.copy()
         moved.set("this", tr.column(names[index], alias))
         items.append(moved)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
@@ -46,7 +47,7 @@ def _block(query: exp.Query, ctx: Context) -> exp.Query:
         if distinct is None or not distinct.args.get("on"):
             select.set("order", None)
     if [c.type for c in tr.column_types(select, place, ctx)] != types:
-        raise NotDifferentiable("a set-returning function that returns rows, used as one value")
+        raise NotDifferentiable(registry.ROW_FUNCTION)
     return select
 
 
@@ -90,7 +91,7 @@ def _to_columns(
         text = tr.text(node) if isinstance(node, (exp.Func, exp.Dot)) else ""
         if text in fields:
             if len(names[text]) != 1:
-                raise NotDifferentiable("a set-returning function that returns rows, used as one value")
+                raise NotDifferentiable(registry.ROW_FUNCTION)
             return tr.column(names[text][0], alias)
         return None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
@@ -39,7 +40,7 @@ def _expand(call: exp.Window, definitions: dict[str, exp.Window]) -> None:
         return
     base = definitions.get(named.name)
     if base is None:
-        raise NotDifferentiable(f"the window {named.name}")
+        raise NotDifferentiable(registry.UNRULED, f"the window {named.name}")
     base = base.copy()
     _expand(base, definitions)
     for part in ("partition_by", "order", "spec"):

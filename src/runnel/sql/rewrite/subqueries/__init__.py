@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
@@ -76,7 +77,7 @@ class _Rewriter:
             _semi_joins(block)
             for part in list(clauses(select)):
                 if isinstance(part, (exp.Limit, exp.Offset, exp.Fetch)) and has_query(part):
-                    raise NotDifferentiable("a subquery in LIMIT")
+                    raise NotDifferentiable(registry.SUBQUERY_PLACE, "a subquery in LIMIT")
                 _replace_all(part, block)
         for item in list(tr.leaf_items(select)):
             self._item(item)
@@ -84,9 +85,9 @@ class _Rewriter:
     def _item(self, item: exp.Expr) -> None:
         if not isinstance(item, exp.Subquery):
             if has_query(item.this if isinstance(item, exp.Table) else item) and not isinstance(item, exp.Values):
-                raise NotDifferentiable("a subquery in an argument of a function in FROM")
+                raise NotDifferentiable(registry.SUBQUERY_PLACE, "a subquery in an argument of a function in FROM")
             if isinstance(item, exp.Values) and any(has_query(e) for e in item.expressions):
-                raise NotDifferentiable("a subquery in VALUES")
+                raise NotDifferentiable(registry.SUBQUERY_PLACE, "a subquery in VALUES")
             return
         text = ex.pg(item.this)
         if text not in self.done:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import build, queries
@@ -42,7 +43,9 @@ def lift(select: exp.Expr, block: Block) -> Lifted:
     for clause in ("order", "distinct", "limit"):
         select.set(clause, None)
     if queries.windows(select):
-        raise NotDifferentiable("a window function over an aggregate without GROUP BY in a subquery")
+        raise NotDifferentiable(
+            registry.CORRELATION, "a window function over an aggregate without GROUP BY in a subquery"
+        )
     having = select.args.get("having")
     condition = having.this if having is not None else None
     select.set("having", None)
@@ -90,7 +93,7 @@ class _Parts:
             replacement = self._output(call)
             name = _name(call)
             if name in _HYPOTHETICAL:
-                raise NotDifferentiable(f"the aggregate {name}() in a correlated subquery")
+                raise NotDifferentiable(registry.CORRELATION, f"the aggregate {name}() in a correlated subquery")
             if name in _COUNTS and self.correlated:
                 replacement = exp.Coalesce(this=replacement, expressions=[exp.Literal.number(0)])
             call.replace(replacement)

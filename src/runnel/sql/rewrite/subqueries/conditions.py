@@ -11,6 +11,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import build, flat
@@ -48,7 +49,7 @@ def _outer(block: Block, number: int, join: exp.Join, replace_all: Callable[[exp
         elif side == "LEFT" and not used & right:
             before.append(part)
         else:
-            raise NotDifferentiable(MESSAGE)
+            raise NotDifferentiable(registry.JOIN_SUBQUERY, MESSAGE)
     if filters:
         (name,) = right
         join.set("this", filtered(join.this, name, filters, block.select))
@@ -68,7 +69,7 @@ def filtered(item: exp.Expr, name: str, filters: list[exp.Expr], select: exp.Sel
     for column in select.find_all(exp.Column):
         if column.table == name and column.name not in used:
             if isinstance(column.this, exp.Star):
-                raise NotDifferentiable(MESSAGE)
+                raise NotDifferentiable(registry.JOIN_SUBQUERY, MESSAGE)
             used.append(column.name)
     items: list[exp.Expr] = [build.named(build.column(c, name), c) for c in used]
     inner = build.select(items or [exp.Literal.number(1)], item.copy(), filters)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import build, flat, limits, queries
@@ -204,7 +205,9 @@ def _put_in_front(select: exp.Select, dom: Domain, outer: Names, local: Names) -
     for join in joins:
         item = join.this
         if tr.is_join_group(item) and not item.alias and not is_closed(item, outer, local):
-            raise NotDifferentiable("a correlated subquery over a RIGHT, FULL or nested outer join")
+            raise NotDifferentiable(
+                registry.CORRELATION, "a correlated subquery over a RIGHT, FULL or nested outer join"
+            )
         if isinstance(item, exp.Subquery) and item.alias and not is_closed(item.this, outer):
             join.set("this", exp.Lateral(this=exp.Subquery(this=item.this.copy()), alias=item.args["alias"].copy()))
     select.set("from_", None)

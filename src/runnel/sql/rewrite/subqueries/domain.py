@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite.subqueries import build, flat
 from runnel.sql.rewrite.subqueries.block import Block, unique_keys
@@ -53,7 +54,7 @@ def distinct_columns(columns: Sequence[exp.Column]) -> list[exp.Column]:
     result: list[exp.Column] = []
     for column in columns:
         if isinstance(column.this, exp.Star):
-            raise NotDifferentiable("a whole row of an outer query used in a subquery")
+            raise NotDifferentiable(registry.WHOLE_ROW, "a whole row of an outer query used in a subquery")
         if column not in result:
             result.append(column.copy())
     return result

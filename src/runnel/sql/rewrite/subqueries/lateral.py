@@ -12,6 +12,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import aggregated, build, flat, queries
@@ -38,7 +39,7 @@ def clear(block: Block) -> None:
             number = _replace(block, number, join)
         number += 1
     if any(is_subquery(n) for n in tr.block_nodes(select, "from_", "joins")):
-        raise NotDifferentiable("a LATERAL subquery inside a nested outer join")
+        raise NotDifferentiable(registry.LATERAL, "a LATERAL subquery inside a nested outer join")
 
 
 def _closed(item: exp.Expr) -> exp.Subquery:
@@ -54,7 +55,7 @@ def _replace(block: Block, number: int, join: exp.Join) -> int:
         join.set("this", _closed(item))
         return number
     if side not in ("", "LEFT") or join.args.get("using"):
-        raise NotDifferentiable("a LATERAL subquery joined by USING")
+        raise NotDifferentiable(registry.LATERAL, "a LATERAL subquery joined by USING")
     alias = item.args["alias"]
     query = queries.plain(item.this, block)
     names = [i.name for i in alias.args.get("columns") or []]
@@ -118,7 +119,7 @@ def _require(block: Block, conditions: list[exp.Expr]) -> None:
     """Conditions of an inner join: in WHERE, if no later join pads."""
     later = (block.select.args.get("joins") or [])[block.position :]
     if any((j.side or "").upper() in ("RIGHT", "FULL") for j in later) and conditions:
-        raise NotDifferentiable("a LATERAL subquery before a RIGHT or FULL JOIN")
+        raise NotDifferentiable(registry.LATERAL, "a LATERAL subquery before a RIGHT or FULL JOIN")
     build.add_where(block.select, conditions)
 
 
@@ -132,7 +133,7 @@ def _substituted(node: exp.Expr, alias: str, values: dict[str, exp.Expr]) -> exp
         if column.table != alias:
             return None
         if isinstance(column.this, exp.Star):
-            raise NotDifferentiable("a whole row of a LATERAL subquery used as a value")
+            raise NotDifferentiable(registry.WHOLE_ROW, "a whole row of a LATERAL subquery used as a value")
         return values.get(column.name)
 
     return build.replace_columns(node, change)

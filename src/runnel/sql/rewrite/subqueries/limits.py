@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import build, queries
@@ -47,7 +48,7 @@ def number_rows(
     """The SELECT without LIMIT but with two counters, and the condition on them that stands for the LIMIT."""
     limit, offset = literal(select.args.get("limit")), literal(select.args.get("offset"))
     if (select.args.get("limit") and limit is None) or (select.args.get("offset") and offset is None):
-        raise NotDifferentiable("LIMIT with an expression in a correlated subquery")
+        raise NotDifferentiable(registry.CORRELATION, "LIMIT with an expression in a correlated subquery")
     ties = with_ties(select)
     order = [o.copy() for o in select.args["order"].expressions] if select.args.get("order") else []
     for clause in ("limit", "offset", "order"):
@@ -109,5 +110,5 @@ def limited_union(query: exp.SetOperation, names: list[str], block: Block) -> ex
         elif isinstance(position, exp.Column) and position.name in names:
             item.set("this", build.column(position.name, alias))
         else:
-            raise NotDifferentiable("ORDER BY of a correlated set operation")
+            raise NotDifferentiable(registry.CORRELATION, "ORDER BY of a correlated set operation")
     return result

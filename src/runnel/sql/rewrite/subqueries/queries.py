@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from runnel.plan import expr as ex
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
@@ -30,7 +31,7 @@ def plain(query: exp.Expr, block: Block) -> exp.Query:
     if isinstance(query, exp.Values):
         return values(query, block)
     if not isinstance(query, exp.Query):
-        raise NotDifferentiable(f"the subquery {ex.pg(query)}")
+        raise NotDifferentiable(registry.UNRULED, f"the subquery {ex.pg(query)}")
     return query.copy()
 
 
@@ -94,7 +95,7 @@ def without_ctes(query: exp.Query) -> exp.Query:
     if clause is None:
         return query
     if clause.args.get("recursive"):
-        raise NotDifferentiable("WITH RECURSIVE inside a correlated subquery")
+        raise NotDifferentiable(registry.RECURSION, "WITH RECURSIVE inside a correlated subquery")
     query.set("with_", None)
     bodies: dict[str, tuple[exp.Query, list[exp.Expr]]] = {}
     for cte in clause.expressions:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import aggregated, build, limits, queries
@@ -22,7 +23,7 @@ def value(query: exp.Expr, block: Block) -> exp.Expr:
     """A scalar subquery as an expression over the block."""
     query = queries.plain(query, block)
     if queries.width(query) != 1:
-        raise NotDifferentiable("a subquery of several columns used as a value")
+        raise NotDifferentiable(registry.UNRULED, "a subquery of several columns used as a value")
     if isinstance(query, exp.Select) and not query.args.get("offset"):
         if queries.is_scalar_aggregate(query, block.ctx) and limits.literal(query.args.get("limit")) != 0:
             row = aggregated.lift(query, block)
@@ -99,7 +100,7 @@ def _ordered(query: exp.Query, block: Block) -> tuple[exp.Select, list[exp.Expr]
     order: list[exp.Expr] = []
     for number, item in enumerate(query.args["order"].expressions if query.args.get("order") else []):
         if not isinstance(query, exp.Select):
-            raise NotDifferentiable("ARRAY(subquery) over an ordered set operation")
+            raise NotDifferentiable(registry.UNRULED, "ARRAY(subquery) over an ordered set operation")
         query.append("expressions", build.named(item.this, f"pgt_o{number}"))
         outer = item.copy()
         outer.set("this", build.column(f"pgt_o{number}", alias))
