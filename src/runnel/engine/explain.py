@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
+from runnel.catalog.rows import StreamTable
 from runnel.engine.definitions import Caller, session_settings
 from runnel.engine.operations import Operations
+from runnel.errors import RunnelError
 from runnel.model.frontier import Frontier
-from runnel.plan.render import render_plan
+from runnel.plan.render import WIDTH, render_plan
 from runnel.refresh.changes import pending_changes
-from runnel.sql.compile import compile_query
+from runnel.refresh.maintained import Maintained
+from runnel.sql.compile import Compiled, compile_query
 
 
 def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
-    """Stages, the delta rule of each operator, what is pushed down, and what a refresh would read now."""
+    """The plan as a tree, the delta rule of each operator, what is dear, and what a refresh would read now."""
     row = operations.known(name, caller)
     table = operations.registry.maintained(operations.conn, row.pgt_id)
     lines = [
         f"Stream table {table.name}",
         f"Mode: {row.effective_mode} (requested {row.refresh_mode}), schedule {row.schedule}, status {row.status}",
     ]
+    written = _as_written(operations, row, table)
     if row.mode_reason:
         lines.append(f"Why {row.effective_mode}: {row.mode_reason}")
+    if row.effective_mode == "FULL" and written is not None and written.detail:
+        lines += [f"  {line}" for line in written.detail.splitlines()]
     if row.last_error:
         lines.append(f"Last error: {row.last_error}")
+    if written is not None and written.notes:
+        lines += ["Decided where the query leaves it open", *(f"  {line}" for n in written.notes for line in _fill(n))]
+    lines.append("")
     if table.plan is None:
-        lines.append("Each refresh evaluates the query in PostgreSQL and writes only the rows that differ:")
+        lines.append("! Each refresh evaluates the query in PostgreSQL and writes only the rows that differ:")
         lines += [f"  {line}" for line in row.defining_query.splitlines()]
     else:
-        lines += render_plan(table.plan)
+        if row.effective_mode == "FULL":
+            lines += ["! Each refresh recomputes all of this, and writes only the rows that differ:", ""]
+        lines += render_plan(table.plan, str(table.name))
+    lines.append("")
     frontier = Frontier.from_json(row.frontier)
     versions = {i: r.version for i, r in operations.registry.rows.items()}
     if row.is_populated and row.status != "ERROR":
@@ -36,6 +49,18 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
         lines.append(f"A refresh now would read {pending.total} captured row(s)" + _by_table(operations, pending.rows))
         lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}")
     return lines
+
+
+def _as_written(operations: Operations, row: StreamTable, table: Maintained) -> Compiled | None:
+    """The query in the user's own text: what is maintained is decided already, and says nothing of it any more."""
+    try:
+        return compile_query(operations.conn, row.original_query, settings=row.settings, role=table.owner)
+    except RunnelError:
+        return None
+
+
+def _fill(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH - 4, subsequent_indent="  ", break_long_words=False)
 
 
 def _by_table(operations: Operations, rows: Any) -> str:
@@ -56,8 +81,13 @@ def validate(operations: Operations, query: str, caller: Caller) -> list[dict[st
     ]
     if compiled.plan is None:
         checks.append(("refresh_mode", f"FULL: {compiled.reason} cannot be maintained incrementally", "WARNING"))
+        if compiled.detail:
+            checks.append(("reason", compiled.detail, "INFO"))
+        if compiled.entry and compiled.entry.way_out:
+            checks.append(("way_out", compiled.entry.way_out, "INFO"))
     else:
         checks.append(("refresh_mode", f"DIFFERENTIAL in {len(compiled.plan.stages)} stage(s)", "OK"))
         if compiled.plan.uses_clock:
             checks.append(("clock", "rows enter and leave as time passes", "INFO"))
+    checks += [("decided", note, "INFO") for note in compiled.notes]
     return [{"check": c, "result": r, "severity": s} for c, r, s in checks]

@@ -1,13 +1,20 @@
-"""Plans as text, for people: stages, rules, what PostgreSQL evaluates, and what a refresh would read."""
+"""Plans as text, for people: a tree from the stream table down to its sources, with rules, state and cost.
+
+`!` marks what costs more than the change itself. Lines are at most 100 characters long.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
+from runnel.plan import access
 from runnel.plan.stage import (
     Branch,
-    Computed,
+    Constant,
+    Equi,
     GroupHead,
     Inner,
     Leaf,
@@ -17,152 +24,332 @@ from runnel.plan.stage import (
     Plan,
     RecursiveHead,
     Relation,
+    Residual,
     Stage,
     StageRef,
     Tree,
-    tree_leaves,
 )
+from runnel.plan.words import Words, aliases, bare, hidden, made_for, select_items, tidy
 
-_KEEPS = {
-    "rows": "row count",
-    "count": "counter",
-    "sum": "counters (algebraic)",
-    "bools": "counters (algebraic)",
-    "bag": "multiset of values",
-}
+WIDTH = 100
+MARK = "! "
+_KEPT_AS_BAG = "a bag of its values"
 
 
-def render_plan(plan: Plan) -> Iterator[str]:
-    """The whole plan, indented."""
-    for stage in plan.stages:
-        last = stage.index == len(plan.stages) - 1
-        title = "the stream table" if last else "hidden, maintained like a stream table"
-        yield f"Stage {stage.index} ({title})"
-        yield from (f"  {line}" for line in _head(stage))
+@dataclass
+class Node:
+    """A title, what there is to say about it, and what it reads."""
+
+    title: str
+    notes: list[str] = field(default_factory=list)
+    children: list[Node] = field(default_factory=list)
+
+
+def render_plan(plan: Plan, name: str = "the stream table") -> Iterator[str]:
+    """The whole plan as a tree, and what a refresh costs."""
+    drawing = _Drawing(plan)
+    lines = [*draw(drawing.stage(plan.stages[-1], name)), "", *drawing.cost()]
+    yield from lines
+    yield from _glossary(" ".join(lines))
+
+
+def draw(node: Node, first: str = "", rest: str = "") -> Iterator[str]:
+    """A node and what is below it, as lines."""
+    yield from _wrapped(node.title, first, rest + ("│    " if node.children else "     "))
+    for note in node.notes:
+        bar = "│  " if node.children else "   "
+        yield from _wrapped(note, rest + bar, rest + bar + "    ")
+    for child in node.children:
+        last = child is node.children[-1]
+        yield from draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    """Lines of a text; what follows a line break is kept in one piece, so that it can be copied."""
+    body, *pieces = text.split("\n")
+    lines = textwrap.wrap(
+        body, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+    return lines + [rest + piece for piece in pieces]
+
+
+class _Drawing:
+    """One plan being drawn: stages that several others read are shown once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.words = Words(plan)
+        self.shown: set[int] = set()
+        self.changes: list[str] = []
+        self.reads: list[str] = []
+        self.marks: list[str] = []
+        self.state: list[str] = []
+
+    # -- stages ----------------------------------------------------------------------------------------------
+
+    def stage(self, stage: Stage, name: str) -> Node:
+        """A stage with everything below it."""
+        title = name
+        if len(self.plan.stages) > 1:
+            title = f"{name} = stage {stage.index}" if name else f"stage {stage.index}"
+        if stage.index in self.shown:
+            return Node(f"{title}, shown above")
+        self.shown.add(stage.index)
+        node = Node(f"{title}: {self._rule(stage)}")
+        if stage.index < len(self.plan.stages) - 1:
+            self.state.append(f"the rows of stage {stage.index}")
+        match stage.head:
+            case GroupHead():
+                self._group(stage, node)
+            case PartitionHead(source=source):
+                self._partitions(stage.head, node)
+                node.children.append(self.stage(self.plan.stages[source.index], ""))
+            case RecursiveHead():
+                self._recursion(stage.head, node)
+            case _:
+                node.notes.append("delta: the delta of the rows; no state")
+        several = len(stage.branches) > 1
         for number, branch in enumerate(stage.branches):
-            if len(stage.branches) > 1:
-                yield f"  Branch {number} of UNION ALL"
-            yield from (f"    {line}" for line in _branch(branch))
+            below = self._branch(branch)
+            if several:
+                below.title = f"member {number + 1}: {below.title}"
+            node.children.append(below)
+        return node
+
+    def _rule(self, stage: Stage) -> str:
+        union = " of a UNION ALL" if len(stage.branches) > 1 else ""
+        match stage.head:
+            case GroupHead(aggregates=()) as head:
+                return f"distinct rows{union}" if head.keys else f"whether there are rows{union}"
+            case GroupHead():
+                keys = self.words.keys(stage)
+                return f"groups{union} by {', '.join(keys)}" if keys else f"one group{union} of all rows"
+            case PartitionHead() as head:
+                keys = [self.words.over_source(f's."{k.name}"', head) for k in head.keys]
+                kind = {"DISTINCT ON": "the first row", "First rows in order": "the first rows"}.get(
+                    head.rule, "window functions"
+                )
+                return f"{kind} by {', '.join(keys)}" if keys else kind
+            case RecursiveHead(name=name, distinct=distinct):
+                return f"recursion {name} ({'UNION' if distinct else 'UNION ALL'})"
+            case _:
+                return f"rows{union}"
+
+    def _group(self, stage: Stage, node: Node) -> None:
+        head = stage.head
+        assert isinstance(head, GroupHead)
+        self.state.append(
+            f"a row per group of stage {stage.index}" if head.keys else f"one row for stage {stage.index}"
+        )
+        if not head.aggregates:
+            node.notes.append("delta: rows whose multiplicity becomes or leaves zero; state: a count per row")
+            return
+        node.notes.append("delta: output after - before, for touched groups")
+        for aggregate in head.aggregates:
+            text = tidy(aggregate.text)
+            if aggregate.strategy != "bag":
+                node.notes.append(f"{text}: counters")
+            elif aggregate.call is None:
+                node.notes.append(f"{text}: {_KEPT_AS_BAG}, a state row per value; read at one end or counted")
+            else:
+                node.notes.append(f"{text}: {_KEPT_AS_BAG}, aggregated anew for a touched group")
+                self._read(f"the bags of touched groups of stage {stage.index}")
+                if not head.keys:
+                    self._mark(node, f"one group: {text} is computed from all values at each change")
+        if head.bags:
+            count = f"{len(head.bags)} bags" if len(head.bags) > 1 else "a bag"
+            self.state.append(f"{count} of stage {stage.index}, a row per group and value")
+        if head.having:
+            node.notes.append(f"having {self.words.over_group(head.having, stage)}")
+
+    def _partitions(self, head: PartitionHead, node: Node) -> None:
+        windows = [i for i in select_items(head.items) if " OVER " in i]
+        node.notes += [self.words.over_source(text, head) for text in windows]
+        if head.rest:
+            node.notes.append(self.words.over_source(head.rest.strip(), head))
+        source = head.source.index
+        if head.keys:
+            node.notes.append("delta: result after - before, for touched partitions; PostgreSQL computes them")
+            self._read(f"the rows of touched partitions of stage {source}")
+            return
+        node.notes.append("delta: result after - before; PostgreSQL computes it")
+        if head.order:
+            self._read(f"the first rows of stage {source}, by index")
+        elif head.rule.startswith("First"):
+            self._mark(node, f"no index serves this ORDER BY: all rows of stage {source} are sorted at each change")
+        else:
+            self._mark(node, f"a window without PARTITION BY: all rows of stage {source} are recomputed at each change")
+
+    def _recursion(self, head: RecursiveHead, node: Node) -> None:
+        rule = "rows that lost a derivation are removed and derived again" if head.distinct else "sum of all rounds"
+        node.notes.append(f"delta: {rule}; iterated by PostgreSQL over what the change touches")
+        node.notes += [f"starts from {tidy(text)}" for text in head.constants]
+        if not head.linear:
+            self._mark(node, "an outer join in the recursive member: a change of its tables evaluates it anew")
+        for base in head.bases:
+            node.children.append(self.stage(self.plan.stages[base.stage], "base"))
+        for item in head.inputs:
+            node.children.append(self.stage(self.plan.stages[item.stage], item.alias))
+
+    # -- branches --------------------------------------------------------------------------------------------
+
+    def _branch(self, branch: Branch) -> Node:
+        ways = access.accesses(self.plan, branch)
+        node = self._tree(branch.tree, branch, ways)
+        for text in branch.late:
+            shown = self.words.over_carried(text, branch)
+            node.notes.append(f"filtered by PostgreSQL after the join: {shown}")
+        return node
+
+    def _tree(self, tree: Tree, branch: Branch, ways: dict[int, access.Access]) -> Node:
+        match tree:
+            case LeafNode(leaf):
+                return self._leaf(branch.leaves[leaf], branch, ways[leaf])
+            case Inner(children=children, equi=equi, residual=residual):
+                on = self._on(equi, residual, branch)
+                if len(children) > 1:
+                    node = Node(f"join{on}" if on else "cross join")
+                    node.notes.append("delta: one term per changed input, the others narrowed by its keys")
+                else:
+                    node = Node(f"filter{on.replace(' on ', ' ', 1)}")
+            case Outer(kind=kind, left=left, right=right, equi=equi, residual=residual):
+                children = (left, right)
+                node = Node(f"{kind} join{self._on(equi, residual, branch)}")
+                simple = isinstance(right, LeafNode) and equi and not residual
+                how = (
+                    "matches, and padding that flips, by key counts" if simple else "after - before under touched keys"
+                )
+                node.notes.append(f"delta: {how}")
+        if any(e.null_safe for e in equi):
+            node.notes.append("NULL-safe keys: rows without a value are read together with the keys")
+        node.children = [self._tree(child, branch, ways) for child in children]
+        return node
+
+    def _on(self, equi: Sequence[Equi], residual: Sequence[Residual], branch: Branch) -> str:
+        parts = [f"{e.left_sql} {'is' if e.null_safe else '='} {e.right_sql}" for e in equi] + [r.sql for r in residual]
+        return f" on {' and '.join(self.words.over_leaves(p, branch) for p in parts)}" if parts else ""
+
+    def _leaf(self, leaf: Leaf, branch: Branch, way: access.Access) -> Node:
+        name = aliases(branch)[leaf.id]
+        made = made_for(leaf.alias)
+        shown = f"{name} ({made})" if made else name
+        match leaf.source:
+            case StageRef(index=index):
+                node = self.stage(self.plan.stages[index], "" if leaf.alias == "s" else shown)
+                used = [c.name for c in leaf.source.columns if c.name in leaf.uses and hidden(c.name)]
+                for column in used:
+                    text = self.words.column(index, column)
+                    if text != column:
+                        node.notes.append(f"{column}: {text}")
+            case Relation(name=table, pgt_id=pgt_id):
+                node = Node(f"{shown}: {'table' if pgt_id is None else 'stream table'} {table}")
+                if str(table) not in self.changes:
+                    self.changes.append(str(table))
+            case Constant(sql=sql):
+                node = Node(f"{shown}: constant rows" if sql != "SELECT" else "one row without columns")
+        self._evaluated(leaf, branch, node)
+        self._access(leaf, branch, way, node)
+        return node
+
+    def _evaluated(self, leaf: Leaf, branch: Branch, node: Node) -> None:
+        """What PostgreSQL does while reading the leaf."""
+        for function in leaf.functions:
+            node.notes.append(f"expanded by PostgreSQL: {tidy(function.sql.split(' AS ')[0]).replace('r.', '')}")
+        for text in leaf.filters:
+            node.notes.append(f"filter: {self.words.over_leaves(text, branch)}")
+        for text in leaf.clock_filters:
+            node.notes.append(f"filter, moving with the clock: {self.words.over_leaves(text, branch)}")
+        computed = dict.fromkeys(bare(c.sql) for c in leaf.computed)
+        shown = [self.words.over_leaves(c, branch) for c in computed if not _is_plain(c)]
+        for text in dict.fromkeys(shown):
+            node.notes.append(f"computed by PostgreSQL: {text}")
+
+    def _access(self, leaf: Leaf, branch: Branch, way: access.Access, node: Node) -> None:
+        names = aliases(branch)
+        if isinstance(leaf.source, Relation):
+            self._clock_scan(leaf, node)
+        if isinstance(leaf.source, Constant):
+            return
+        what = str(leaf.source.name) if isinstance(leaf.source, Relation) else f"stage {leaf.source.index}"
+        if way.indexed:
+            keys = ", ".join(self._key(leaf, branch, sql) for sql in way.indexed)
+            node.notes.append(f"rows by index on {keys}")
+            self._read(f"rows of {what} by index on {keys}")
+        for sql, causes in way.scanned.items():
+            who = " or ".join(dict.fromkeys(names[c] for c in causes))
+            statement = access.create_index(leaf, sql)
+            cure = f"; instead:\n{statement}" if statement else ""
+            self._mark(node, f"{what} is scanned when {who} changes, by {self._key(leaf, branch, sql)}{cure}")
+        self._whole(leaf, branch, way, node, what)
+
+    def _key(self, leaf: Leaf, branch: Branch, sql: str) -> str:
+        return access.key_column(leaf, sql) or self.words.over_leaves(sql, branch)
+
+    def _whole(self, leaf: Leaf, branch: Branch, way: access.Access, node: Node, what: str) -> None:
+        names = aliases(branch)
+        one_row = {x.id for x in branch.leaves if access.is_one_row_leaf(self.plan, x)}
+        if leaf.id in one_row:
+            others = [x for x in branch.leaves if leaf.id != x.id and not isinstance(x.source, Constant)]
+            if any(x.id not in one_row for x in others):
+                text = (
+                    f"one value for all rows: when it changes, all of {', '.join(names[x.id] for x in others)} is read"
+                )
+                self._mark(node, f"{text} and everything above recomputed")
+            return
+        causes = [c for c in way.whole if c not in one_row]
+        if causes:
+            who = " or ".join(names[c] for c in causes)
+            self._mark(node, f"all of {what} is read when {who} changes: no equality leads there")
+
+    def _clock_scan(self, leaf: Leaf, node: Node) -> None:
+        assert isinstance(leaf.source, Relation)
+        columns = access.clock_columns(leaf)
+        if columns and not set(columns) & leaf.source.indexed:
+            statement = access.create_index(leaf, f'l{leaf.id}."{columns[0]}"')
+            self._mark(node, f"{leaf.source.name} is scanned as time passes; instead:\n{statement}")
+
+    # -- cost ------------------------------------------------------------------------------------------------
+
+    def _mark(self, node: Node, text: str) -> None:
+        node.notes.append(MARK + text)
+        if text not in self.marks:
+            self.marks.append(text)
+
+    def _read(self, text: str) -> None:
+        if text not in self.reads:
+            self.reads.append(text)
+
+    def cost(self) -> Iterator[str]:
+        """What a refresh reads, what is kept, and what is dear."""
+        yield "Cost"
+        changes = f"the changes of {_listed(self.changes)}" if self.changes else "nothing: no table is read"
+        yield from _wrapped(f"reads: {'; '.join([changes, *self.reads])}", "  ", "    ")
+        kept = "; ".join(dict.fromkeys(self.state)) or "nothing besides the result"
+        yield from _wrapped(f"keeps: {kept}", "  ", "    ")
+        for text in self.marks:
+            yield from _wrapped(MARK + text, "  ", "    ")
+        if not self.marks:
+            yield "  Nothing is read or computed beyond what a change touches."
 
 
-def _head(stage: Stage) -> Iterator[str]:
-    if isinstance(stage.head, PartitionHead):
-        source = stage.head.source.index
-        yield f"{stage.head.rule}; delta = result after - before, for touched partitions of stage {source}"
-        return
-    if isinstance(stage.head, RecursiveHead):
-        yield from _recursion(stage.head)
-        return
-    if not isinstance(stage.head, GroupHead):
-        yield "Rows: no state; delta = delta of the rows"
-        return
-    head = stage.head
-    if not head.aggregates:
-        yield "Distinct: multiplicity per row; delta = rows whose multiplicity becomes or leaves zero"
-        return
-    keys = f"{len(head.keys)} key(s)" if head.keys else "no keys, always one row"
-    yield f"Aggregate: {keys}; delta = output after - output before, for touched groups"
-    for aggregate in head.aggregates:
-        yield f"  {aggregate.text}: {_KEEPS[aggregate.strategy]}"
-    if head.having:
-        yield "  HAVING: evaluated from the counters"
+def _glossary(text: str) -> Iterator[str]:
+    """Names that rewrites made, where the tree does not explain them."""
+    for alias in dict.fromkeys(re.findall(r"\bpgt_[a-z]\d+\b", text)):
+        made = made_for(alias)
+        if made and f"{alias} ({made})" not in text:
+            yield f"{alias}: {made}"
 
 
-def _recursion(head: RecursiveHead) -> Iterator[str]:
-    rule = "rows that lost a derivation are removed and derived again" if head.distinct else "sum of the rounds' deltas"
-    yield f"Recursion {head.name} ({'UNION' if head.distinct else 'UNION ALL'}): iterated by PostgreSQL; delta = {rule}"
-    for text in head.constants:
-        yield f"  starts from: {text}"
-    for base in head.bases:
-        yield f"  starts from: stage {base.stage}"
-    for item in head.inputs:
-        yield f"  reads {item.alias}: stage {item.stage}"
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _branch(branch: Branch) -> Iterator[str]:
-    yield from (_readable(line, branch) for line in _tree(branch.tree, branch))
-    if branch.late:
-        yield "Filter in PostgreSQL after the join"
-
-
-def _readable(line: str, branch: Branch) -> str:
-    """A line with the query's own table names instead of leaf numbers."""
-    for leaf in branch.leaves:
-        line = re.sub(rf"\bl{leaf.id}(?=[.:])", leaf.alias.replace("\\", r"\\"), line)
-    return re.sub(r'"([a-z_][a-z0-9_]*)"', r"\1", line)
-
-
-def _tree(tree: Tree, branch: Branch) -> Iterator[str]:
-    match tree:
-        case LeafNode(leaf):
-            yield from _leaf(branch.leaves[leaf], branch)
-        case Inner(children=children, equi=equi, residual=residual):
-            rule = "Join" if len(children) > 1 else "Filter"
-            conditions = [f"{e.left_sql} = {e.right_sql}" for e in equi] + [r.sql for r in residual]
-            delta = "delta = one term per changed input, others narrowed by its keys" if len(children) > 1 else "linear"
-            yield f"{rule} [{delta}]{_on(conditions)}"
-            for child in children:
-                yield from (f"  {line}" for line in _tree(child, branch))
-        case Outer(kind=kind, left=left, right=right, equi=equi, residual=residual):
-            conditions = [f"{e.left_sql} = {e.right_sql}" for e in equi] + [r.sql for r in residual]
-            simple = isinstance(right, LeafNode) and equi and not residual
-            how = "matches + padding that flips, by key counts" if simple else "after - before under touched keys"
-            yield f"{kind.upper()} JOIN [delta = {how}]{_on(conditions)}"
-            for child in (left, right):
-                yield from (f"  {line}" for line in _tree(child, branch))
-
-
-def _on(conditions: list[str]) -> str:
-    return f" on {' and '.join(conditions)}" if conditions else ""
-
-
-def _leaf(leaf: Leaf, branch: Branch) -> Iterator[str]:
-    source = leaf.source
-    if isinstance(source, Relation):
-        kind = "stream table" if source.pgt_id is not None else "table"
-        yield f"l{leaf.id}: {kind} {source.name} [{_access(leaf, branch)}]"
-    elif isinstance(source, StageRef):
-        yield f"l{leaf.id}: stage {source.index}"
-    else:
-        yield f"l{leaf.id}: constant rows"
-    for function in leaf.functions:
-        yield f"  expanded in PostgreSQL: {function.sql}"
-    for text in leaf.filters:
-        yield f"  filter in PostgreSQL: {text}"
-    for text in leaf.clock_filters:
-        yield f"  filter in PostgreSQL, moving with the clock: {text}"
-    for computed in leaf.computed:
-        if not is_plain(computed):
-            yield f"  computed in PostgreSQL: {computed.sql}"
-
-
-def is_plain(computed: Computed) -> bool:
-    """Whether a computed column is just a column in its travelling form."""
-    return computed.sql.count("(") <= 1 or computed.sql.endswith("::int4::int8")
-
-
-def _access(leaf: Leaf, branch: Branch) -> str:
-    """How a restricted read would find its rows."""
-    assert isinstance(leaf.source, Relation)
-    if len(list(tree_leaves(branch.tree))) == 1:
-        return "reads its changes only"
-    indexed = {f'l{leaf.id}."{name}"': name for name in leaf.source.indexed}
-    keys = _keys(branch.tree, leaf.id)
-    usable = [indexed[k] for k in keys if k in indexed]
-    if usable:
-        return f"changes, and rows by index on {', '.join(sorted(set(usable)))}"
-    if keys:
-        return f"changes, and rows by scan: no index on {', '.join(sorted(set(keys)))}"
-    return "changes, and the whole table"
-
-
-def _keys(tree: Tree, leaf: int) -> list[str]:
-    match tree:
-        case LeafNode():
-            return []
-        case Inner(children=children, equi=equi):
-            below = [k for c in children for k in _keys(c, leaf)]
-        case Outer(left=left, right=right, equi=equi):
-            below = _keys(left, leaf) + _keys(right, leaf)
-    own = [e.left_sql for e in equi if e.left_leaf == leaf] + [e.right_sql for e in equi if e.right_leaf == leaf]
-    return below + own
+def _is_plain(sql: str) -> bool:
+    """Whether a computed column is just a column, or bookkeeping over one."""
+    text = sql.replace('"', "")
+    inner = text.split(".", 1)[-1]
+    return (
+        inner.replace("_", "").replace("#", "").replace(".", "").isalnum()
+        or "IS DISTINCT FROM NULL" in sql
+        or (sql.endswith("= 'NaN'"))
+    )

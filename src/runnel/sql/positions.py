@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from runnel.sql.registry import Entry
 
