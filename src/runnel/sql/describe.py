@@ -198,6 +198,12 @@ class _Function:
 
 def _functions(conn: psycopg.Connection, action: str) -> list[_Function]:
     oids = {int(o) for o in re.findall(r":(?:funcid|opfuncid|aggfnoid|winfnoid|hashfuncid) (\d+)", action)}
+    # An aggregate is always marked immutable; what it is made of may not be.
+    parts = conn.execute(
+        "SELECT aggtransfn::oid::int8, aggfinalfn::oid::int8 FROM pg_catalog.pg_aggregate WHERE aggfnoid = ANY(%s)",
+        (sorted(oids),),
+    ).fetchall()
+    oids |= {int(oid) for pair in parts for oid in pair if oid}
     rows = conn.execute(
         "SELECT proname, prokind, provolatile, pronamespace = 'pg_catalog'::regnamespace, pronargs, proretset, "
         "rolsuper FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_roles r ON r.oid = proowner WHERE p.oid = ANY(%s)",

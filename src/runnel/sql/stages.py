@@ -112,7 +112,8 @@ class Compiler:
         """Record every table of a query that has no plan: FULL refreshes still follow their changes."""
         ctes = {c.alias for c in tree.find_all(exp.CTE)}
         for table in tree.find_all(exp.Table):
-            if isinstance(table.this, exp.Identifier) and (table.db or table.name not in ctes):
+            named = isinstance(table.this, exp.Identifier) and (table.db or table.name not in ctes)
+            if named and not isinstance(table.parent, exp.Lock):
                 self._record(self.look_up(Name(table.db or "pg_catalog", table.name)))
 
     def tables_by_rewrite(self, query: str) -> tuple[Relation, ...]:
