@@ -18,16 +18,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
+from runnel.errors import UserError
 from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import RecursiveHead, RecursiveInput, Stage, StageRef
 from runnel.sql import refuse
 from runnel.sql.ctes import Ctes, mentions, rename_outputs, standalone, with_ctes
 from runnel.sql.draft import NotDifferentiable
+from runnel.sql.rewrite import partitions, subqueries
+from runnel.sql.rewrite.context import Context
+from runnel.sql.rewrite.subqueries import flat
 
 StageOf = Callable[[exp.Query, Ctes], StageRef]
 Describe = Callable[[str], tuple[Column, ...]]
@@ -40,7 +44,7 @@ RECURSION = -1
 class _Item:
     """One relation in the FROM clause of the recursive member."""
 
-    number: int
+    hole: int
     node: exp.Expr
     """The relation as the member wrote it, without what is joined to it."""
     alias: str
@@ -49,7 +53,7 @@ class _Item:
 
 
 def recursive_head(
-    name: str, ctes: Ctes, columns: tuple[Column, ...], stage_of: StageOf, describe: Describe
+    name: str, ctes: Ctes, columns: tuple[Column, ...], stage_of: StageOf, context: Context
 ) -> RecursiveHead:
     """The head of a recursive CTE's stage; its inputs become stages on the way."""
     body = ctes[name].body
@@ -59,11 +63,13 @@ def recursive_head(
     if any(body.args.get(key) for key in ("limit", "offset", "order")):
         raise NotDifferentiable("LIMIT in a recursive query")
     distinct = bool(body.args.get("distinct"))
-    bases, constants = _bases(body.this, name, scope, columns, distinct, stage_of)
-    select, scope = _member(body.expression, name, scope, distinct)
-    found = _Items(name, columns, scope, describe, _unused(select))
+    base = _without_subqueries(_bare(body.this), context)
+    bases, constants = _bases(base, name, scope, columns, distinct, stage_of)
+    select, scope = _member(body.expression, name, scope, distinct, context)
+    found = _Items(name, columns, scope, context.describe, _unused(select))
     found.collect(select)
     reference = found.recursion()
+    _fold_outer_joins(select, found)
     linear = not any(join.side for join in select.find_all(exp.Join))
     if linear:
         _push_filters(select, found)
@@ -71,7 +77,7 @@ def recursive_head(
         raise NotDifferentiable("the current time in a recursive member, other than compared with one table's columns")
     inputs = tuple(_input(item, select, scope, stage_of) for item in found.items)
     where = select.args.get("where")
-    places = {reference.alias: RECURSION} | {item.alias: item.number for item in found.items}
+    places = {reference.alias: RECURSION} | {item.alias: number for number, item in enumerate(found.items)}
     outputs = [e.unalias() for e in select.expressions]
     plain = [i for i, e in enumerate(outputs) if _place(e, places) is not None and columns[i].type.family != "other"]
     joined = set(_compared(select, places))
@@ -105,6 +111,17 @@ def wanted_indexes(stages: list[Stage]) -> dict[int, set[str]]:
                 if name in types and types[name].family != "other":
                     wanted.setdefault(index, set()).add(name)
     return wanted
+
+
+def _without_subqueries(query: exp.Query, context: Context) -> exp.Query:
+    """Subqueries as joins with derived tables; those of a whole recursive query cannot be moved around freely."""
+    before = ex.pg(query)
+    try:
+        rewritten = subqueries.rewrite(query, context)
+    except UserError:
+        # A type was asked for that depends on the recursive query itself.
+        raise NotDifferentiable("a subquery in a recursive query") from None
+    return query if ex.pg(rewritten) == before else partitions.rewrite(rewritten)
 
 
 # -- the base member -------------------------------------------------------------------------------------------
@@ -161,9 +178,9 @@ def _bare(query: exp.Query) -> exp.Query:
 # -- the recursive member --------------------------------------------------------------------------------------
 
 
-def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool) -> tuple[exp.Select, Ctes]:
+def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool, context: Context) -> tuple[exp.Select, Ctes]:
     """The recursive member, checked, and the CTEs it sees."""
-    query = _bare(query)
+    query = _without_subqueries(_bare(query), context)
     if not isinstance(query, exp.Select):
         raise NotDifferentiable(f"a recursive member that is a {type(query).__name__.upper()}")
     scope = with_ctes(query, ctes)
@@ -178,6 +195,7 @@ def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool) -> tuple[ex
     if select.args.get("limit") or select.args.get("offset"):
         raise NotDifferentiable("LIMIT in a recursive member")
     select.set("order", None)
+    flat.flatten(select)
     refuse.check_block(select)
     if refuse.is_stateful(select):
         raise NotDifferentiable("DISTINCT, an aggregate or a window function in a recursive member")
@@ -261,6 +279,10 @@ class _Items:
         item.replace(hole)
         return hole
 
+    def in_hole(self, hole: exp.Expr) -> _Item | None:
+        """The input whose hole a FROM item is."""
+        return next((item for item in self.items if hole.name == f"{self.prefix}{item.hole + 1}x"), None)
+
     def template(self, select: exp.Select) -> tuple[str | int, ...]:
         """The FROM clause as text, with the relations' numbers in their holes."""
         clause = exp.Select(expressions=[exp.Literal.number(0)])
@@ -268,13 +290,50 @@ class _Items:
         clause.set("joins", [j.copy() for j in select.args.get("joins") or []])
         printed = ex.pg(clause).partition(" FROM ")[2]
         parts = re.split(rf"{self.prefix}(\d+)x", printed)
-        return tuple(int(part) - 1 if i % 2 else part for i, part in enumerate(parts))
+        numbers = {RECURSION: RECURSION} | {item.hole: number for number, item in enumerate(self.items)}
+        return tuple(numbers[int(part) - 1] if i % 2 else part for i, part in enumerate(parts))
 
 
 def _alone(item: exp.Expr) -> exp.Expr:
     copy = item.copy()
     copy.set("joins", None)
     return copy
+
+
+def _fold_outer_joins(select: exp.Select, found: _Items) -> None:
+    """`r JOIN e ON .. LEFT JOIN q ON p(e, q)` -> `r JOIN (e LEFT JOIN q ON p(e, q)) ON ..`: one input, and linear."""
+    joins: list[exp.Join] = select.args.get("joins") or []
+    if any((join.side or "").upper() in ("RIGHT", "FULL") for join in select.find_all(exp.Join)):
+        return
+    for join in list(joins):
+        padded = found.in_hole(join.this)
+        if not join.side or padded is None or join.args.get("on") is None or join.this.args.get("joins"):
+            continue
+        others = {c.table for c in join.args["on"].find_all(exp.Column)} - {padded.alias}
+        kept = next((i for i in found.items if {i.alias} == others), None)
+        if kept is None or any(j.side and found.in_hole(j.this) is kept for j in joins):
+            continue
+        joins.remove(join)
+        select.set("joins", joins)
+        _join_inputs(select, join, kept, padded)
+        found.items.remove(padded)
+
+
+def _join_inputs(select: exp.Select, join: exp.Join, kept: _Item, padded: _Item) -> None:
+    """Make `kept LEFT JOIN padded` one input under the name of `kept`."""
+    renamed = {c.name: f"{padded.alias}.{c.name}" for c in padded.columns}
+    items = [exp.alias_(_column(c.name, kept.alias), c.name, quoted=True) for c in kept.columns]
+    items += [exp.alias_(_column(old, padded.alias), new, quoted=True) for old, new in renamed.items()]
+    inner = exp.Select(
+        expressions=items,
+        from_=exp.From(this=kept.node),
+        joins=[exp.Join(this=padded.node, side="LEFT", on=join.args["on"].copy())],
+    )
+    kept.node = exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier(kept.alias, quoted=True)))
+    kept.columns += tuple(replace(c, name=renamed[c.name]) for c in padded.columns)
+    for column in select.find_all(exp.Column):
+        if column.table == padded.alias:
+            column.replace(_column(renamed[column.name], kept.alias))
 
 
 def _push_filters(select: exp.Select, found: _Items) -> None:
