@@ -189,7 +189,7 @@ class Compiler:
             query = query.this
         name = recursive_name(query, ctes)
         if name is not None:
-            recursion = recursive_head(name, ctes, columns, self.stage_ref, self.columns_of)
+            recursion = recursive_head(name, ctes, columns, self.stage_ref, self.context)
             self.stages.append(Stage(len(self.stages), (), recursion, columns))
             return len(self.stages) - 1
         ctes = with_ctes(query, ctes)
