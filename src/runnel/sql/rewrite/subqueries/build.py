@@ -133,3 +133,9 @@ def bare(expression: exp.Expr) -> exp.Expr:
     while isinstance(expression, exp.Paren):
         expression = expression.this
     return expression
+
+
+def both(flag: exp.Expr, conditions: Iterable[exp.Expr]) -> exp.Expr:
+    """`(flag AND (conditions IS TRUE))`, or the flag alone if there are no conditions."""
+    listed = list(conditions)
+    return exp.paren(exp.And(this=flag.copy(), expression=is_true(listed))) if listed else flag

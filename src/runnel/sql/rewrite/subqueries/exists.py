@@ -46,7 +46,7 @@ def value(query: exp.Expr, block: Block) -> exp.Expr:
     alias = block.ctx.fresh("q")
     block.left_join(distinct_keys(found, [], block, present=True), alias, found.on(alias))
     present = build.is_not_null(build.column(build.PRESENT, alias))
-    return present if not found.gate else exp.paren(build.every([present, build.is_true(found.gate)]))
+    return build.both(present, found.gate)
 
 
 def _is_keyed(query: exp.Expr, block: Block) -> bool:
@@ -62,8 +62,7 @@ def _flag(found: Detached, block: Block) -> exp.Expr:
     shell.set("expressions", [build.named(any_row, "pgt_v")])
     alias = block.ctx.fresh("q")
     block.cross_join(shell, alias)
-    flag = build.column("pgt_v", alias)
-    return flag if not found.gate else exp.paren(build.every([flag, build.is_true(found.gate)]))
+    return build.both(build.column("pgt_v", alias), found.gate)
 
 
 def reduce(query: exp.Expr, block: Block) -> exp.Query:

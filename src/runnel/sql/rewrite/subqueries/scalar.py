@@ -30,7 +30,7 @@ def value(query: exp.Expr, block: Block) -> exp.Expr:
         if query.args.get("from_") is None and not query.args.get("limit"):
             return _without_from(query)
     single = at_most_one_row(query, block)
-    if isinstance(query, exp.Query) and not query.args.get("limit") and not query.args.get("offset"):
+    if not query.args.get("limit") and not query.args.get("offset"):
         query.set("order", None)
     found = detach(query, block)
     alias = block.ctx.fresh("q")
