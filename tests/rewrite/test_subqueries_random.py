@@ -60,7 +60,10 @@ class Generator:
         return self.scalar(depth - 1)
 
     def aggregate(self, depth: int) -> str:
-        argument = self.value(min(depth, 1) if self.chance.random() < 0.3 else 0)
+        # An aggregate of outer columns only would belong to the outer query.
+        argument = self.chance.choice(self.columns[0])
+        if self.chance.random() < 0.3:
+            argument = f"({argument} + {self.value(min(depth, 1))})"
         call = self.pick("count(*)", f"count({argument})", f"max({argument})", f"sum({argument})", f"min({argument})")
         return f"{call}::int" if not call.startswith("m") else call
 
@@ -73,7 +76,7 @@ class Generator:
             if kind < 0.7:
                 item = self.aggregate(depth)
                 if self.chance.random() < 0.3:
-                    item = f"coalesce({item}, {self.column()})" if self.chance.random() < 0.2 else f"({item} + 1)"
+                    item = f"coalesce({item}, {self.chance.choice(self.columns[1])})"
                 having = f" HAVING count(*) > {self.chance.randint(0, 2)}" if self.chance.random() < 0.15 else ""
                 return f"(SELECT {item} FROM {text}{where}{having})"
             item = self.value(0)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from runnel.plan import expr as ex
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import build, queries
@@ -109,7 +108,7 @@ class _Parts:
         probe = exp.Paren(this=expression.copy())
         for call in self._calls(probe):
             call.replace(exp.column("x"))
-        return ex.is_strict(probe)
+        return build.is_strict(probe)
 
     def _output(self, expression: exp.Expr) -> exp.Expr:
         if expression not in self.calls:

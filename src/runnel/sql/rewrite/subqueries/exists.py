@@ -1,9 +1,16 @@
 """EXISTS -> a join with the distinct keys of the subquery.
 
-WHERE EXISTS (SELECT 1 FROM i WHERE i.k = o.a)      ->  JOIN (SELECT DISTINCT i.k AS pgt_k0 FROM i) q ON q.pgt_k0 = o.a
-NOT EXISTS (SELECT 1 FROM i WHERE i.k = o.a)        ->  LEFT JOIN (SELECT DISTINCT i.k AS pgt_k0, true AS pgt_present ..)
-                                                        and q.pgt_present IS NULL
-EXISTS (SELECT 1 FROM i WHERE i.f)                  ->  CROSS JOIN (SELECT count(*) > 0 AS pgt_v FROM i WHERE i.f) q
+As a condition that has to hold, `EXISTS (SELECT 1 FROM i WHERE i.k = o.a)`:
+
+    JOIN (SELECT DISTINCT i.k AS pgt_k0 FROM i) q ON q.pgt_k0 = o.a
+
+Anywhere else, as `q.pgt_present IS NOT NULL`:
+
+    LEFT JOIN (SELECT DISTINCT i.k AS pgt_k0, true AS pgt_present FROM i) q ON q.pgt_k0 = o.a
+
+Uncorrelated, as `q.pgt_v`:
+
+    CROSS JOIN (SELECT count(*) > 0 AS pgt_v FROM i) q
 """
 
 from __future__ import annotations
