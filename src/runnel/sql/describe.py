@@ -235,11 +235,6 @@ def returns_set(conn: psycopg.Connection, name: str) -> bool:
     return conn.execute("SELECT FROM pg_proc WHERE proname = %s AND proretset", (name,)).fetchone() is not None
 
 
-def aggregates_named(conn: psycopg.Connection, name: str) -> bool:
-    """Whether some function of this name is an aggregate."""
-    return conn.execute("SELECT FROM pg_proc WHERE proname = %s AND prokind = 'a'", (name,)).fetchone() is not None
-
-
 @dataclass(frozen=True, slots=True)
 class RelationFacts:
     """What a name in FROM stands for."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from runnel.sql.calls import is_row, row_items
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite import windows
 from runnel.sql.rewrite.context import BUILT_IN_AGGREGATES, Context
@@ -134,7 +135,7 @@ def _limit_of_set_operation(query: exp.Query, ctx: Context) -> exp.Query:
 
 def _aggregate(call: exp.Expr, select: exp.Select, ctx: Context) -> None:
     name = tr.function_name(call) or ""
-    if isinstance(call.find_ancestor(exp.WithinGroup, exp.Window, exp.Query), exp.WithinGroup):
+    if tr.whole_call(call).find(exp.WithinGroup):
         return
     if name not in ORDER_SENSITIVE and name in BUILT_IN_AGGREGATES:
         return
@@ -143,7 +144,9 @@ def _aggregate(call: exp.Expr, select: exp.Select, ctx: Context) -> None:
     if not arguments or is_total_input(select, (o.this for o in ordered), ctx):
         return
     known = {key(o.this) for o in ordered}
-    wanted = [a for a in arguments if key(a) not in known and tr.varies(a)]
+    # Rows and VARIADIC arrays are compared by their parts; DISTINCT allows no other keys, and sorts by its arguments.
+    atoms = [p for a in arguments for p in _parts(a) if p is a or not distinct]
+    wanted = [a for a in atoms if key(a) not in known and tr.varies(a)]
     if not wanted:
         return
     added = tr.sortable(wanted, select, ctx)
@@ -175,6 +178,13 @@ def _arguments(call: exp.Expr) -> tuple[list[exp.Expr], exp.Order | None, bool]:
     if separator is not None:
         arguments.append(separator)
     return arguments, order, distinct
+
+
+def _parts(argument: exp.Expr) -> list[exp.Expr]:
+    """An argument, or what it is made of if it has no type of its own."""
+    if isinstance(argument, exp.Variadic):
+        return _parts(argument.this)
+    return [p for item in row_items(argument) for p in _parts(item)] if is_row(argument) else [argument]
 
 
 def _set_order(call: exp.Expr, ordered: list[exp.Ordered]) -> None:
