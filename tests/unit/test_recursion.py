@@ -6,13 +6,14 @@ The stages below are evaluated by PostgreSQL from their own SQL; only the recurs
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psycopg
 import pytest
 
 from runnel.apply import ddl, recursion
 from runnel.apply.output import apply_delta, difference_sql
+from runnel.apply.scratch import Scratch
 from runnel.apply.tables import StageTables, stage_tables
 from runnel.errors import UserError
 from runnel.model.names import Name
@@ -39,6 +40,7 @@ class Recursion:
 
     conn: psycopg.Connection
     query: str
+    temporary: Scratch = field(default_factory=Scratch)
 
     def __post_init__(self) -> None:
         with scratch(self.conn, {}, None):
@@ -51,9 +53,9 @@ class Recursion:
         self.texts = {ref.index: text for text, ref in compiler.known.items()}
         with self.conn.transaction():
             self.conn.execute("CREATE SCHEMA IF NOT EXISTS pgtrickle_state")
+            self.clear()
             for stage in self.hidden():
                 tables = self.tables(stage.index)
-                ddl.create_temporary(self.conn, stage, tables, "postgres")
                 ddl.create_state(self.conn, stage, tables, "postgres", is_last=False)
             self.build()
 
@@ -77,8 +79,15 @@ class Recursion:
             ddl.index_output(self.conn, stage, tables)
             self.compare(stage)
 
+    def clear(self) -> None:
+        """Make the temporary tables, or empty them."""
+        places = [(s, self.tables(s.index)) for s in self.hidden()]
+        self.temporary.prepare(self.conn, 1, places, "postgres")
+        self.temporary.use(1, [s.index for s in self.hidden()])
+
     def refresh(self) -> None:
         """Maintain every hidden stage in the running transaction."""
+        self.clear()
         for stage in self.hidden():
             tables = self.tables(stage.index)
             if isinstance(stage.head, RecursiveHead):

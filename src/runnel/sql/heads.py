@@ -10,6 +10,7 @@ from runnel.plan.stage import Branch, GroupHead, RowsHead
 from runnel.sql.aggregates import bare_call, is_aggregate
 from runnel.sql.aggregation import Aggregation, BranchInput
 from runnel.sql.calls import Call, parse_call
+from runnel.sql.draft import NotDifferentiable
 
 __all__ = ["BranchInput", "distinct_head", "group_head", "rows_head"]
 
