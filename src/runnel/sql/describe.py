@@ -230,7 +230,8 @@ def unique_keys(conn: psycopg.Connection, name: Name) -> list[tuple[str, ...]]:
         "WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indimmediate "
         "AND i.indpred IS NULL AND i.indexprs IS NULL "
         # Rows of inheritance children are read with the parent's, but its index does not know them.
-        "AND (c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid)) GROUP BY i.indexrelid HAVING bool_and(a.attnotnull)",
+        "AND (c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid)) "
+        "GROUP BY i.indexrelid HAVING bool_and(a.attnotnull)",
         (name.schema, name.name),
     ).fetchall()
     return [tuple(r[0]) for r in rows]
