@@ -14,7 +14,7 @@ from runnel.plan import expr as ex
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
-from runnel.sql.rewrite.subqueries import build, conditions, exists, flat, grouped, lateral, membership, queries, scalar
+from runnel.sql.rewrite.subqueries import build, conditions, exists, flat, grouped, lateral, membership, scalar
 from runnel.sql.rewrite.subqueries.block import Block
 from runnel.sql.rewrite.subqueries.scopes import clauses, has_query
 
@@ -22,8 +22,21 @@ from runnel.sql.rewrite.subqueries.scopes import clauses, has_query
 def rewrite(tree: exp.Query, ctx: Context) -> exp.Query:
     """Replace every subquery outside of FROM, and every LATERAL one."""
     tree = tree.copy()
+    _unwrap(tree)
     _Rewriter(ctx).query(tree)
     return tree
+
+
+def _unwrap(tree: exp.Query) -> None:
+    """`((SELECT ..))` in an expression -> `(SELECT ..)`, and an alias of one in a select list beside it."""
+    for node in list(tree.find_all(exp.Subquery)):
+        inner = node.this
+        if node.alias and isinstance(node.parent, exp.Select) and node.arg_key == "expressions":
+            node.replace(build.named(exp.Subquery(this=inner), node.alias))
+        if not isinstance(inner, exp.Subquery) or isinstance(node.parent, (exp.From, exp.Join, exp.Lateral)):
+            continue
+        if not any(n.alias or n.args.get("joins") for n in (node, inner)):
+            node.replace(inner)
 
 
 @dataclass
@@ -113,7 +126,9 @@ def _semi_joins(block: Block) -> None:
 def _is_semi_join(condition: exp.Expr) -> bool:
     if isinstance(condition, exp.Exists):
         return True
-    return isinstance(condition, exp.In) and membership.query_of(condition) is not None and not has_query(condition.this)
+    return (
+        isinstance(condition, exp.In) and membership.query_of(condition) is not None and not has_query(condition.this)
+    )
 
 
 def _replace_all(root: exp.Expr, block: Block) -> exp.Expr:
@@ -129,16 +144,18 @@ def _replace_all(root: exp.Expr, block: Block) -> exp.Expr:
         text = ex.pg(found)
         if text not in block.known:
             block.known[text] = _value(found, block)
-        replaced = block.known[text].copy()
-        parent = found.parent
-        found.replace(replaced if isinstance(parent, exp.Paren) or not isinstance(replaced, exp.Connector) else exp.paren(replaced))
+        replaced = build.wrap(block.known[text].copy())
+        if found is root and holder is None:
+            root.replace(replaced)
+            return replaced
+        found.replace(replaced)
         _simplify(replaced)
 
 
 def _value(found: exp.Expr, block: Block) -> exp.Expr:
     if isinstance(found, exp.Exists):
         return exists.value(found.this, block)
-    if isinstance(found, exp.Anonymous):
+    if _is_array(found):
         return scalar.array(found.expressions[0], block)
     if membership.query_of(found) is not None:
         return membership.value(found, block)
@@ -149,9 +166,8 @@ def _next(node: exp.Expr) -> exp.Expr | None:
     """The first subquery below a node, operands before what they are compared with."""
     if isinstance(node, exp.Exists):
         return node
-    if isinstance(node, exp.Anonymous) and str(node.this).upper() == "ARRAY" and len(node.expressions) == 1:
-        if isinstance(queries.unwrap(node.expressions[0]), exp.Query):
-            return node
+    if _is_array(node):
+        return node
     if membership.query_of(node) is not None:
         return _next(node.this) or node
     if tr.is_query(node):
@@ -163,10 +179,22 @@ def _next(node: exp.Expr) -> exp.Expr | None:
     return None
 
 
+def _is_array(node: exp.Expr) -> bool:
+    """Whether a node is ARRAY(SELECT ..)."""
+    if not isinstance(node, (exp.Anonymous, exp.Array)) or len(node.expressions) != 1:
+        return False
+    if isinstance(node, exp.Anonymous) and str(node.this).upper() != "ARRAY":
+        return False
+    # ARRAY[(SELECT ..)] holds a subquery in parentheses, ARRAY(SELECT ..) the query itself.
+    return isinstance(node.expressions[0], (exp.Select, exp.SetOperation))
+
+
 def _simplify(replaced: exp.Expr) -> None:
     """`NOT (x IS NOT NULL)` -> `x IS NULL`."""
     inner = replaced.unnest()
-    if not (isinstance(inner, exp.Not) and isinstance(inner.this, exp.Is) and isinstance(inner.this.expression, exp.Null)):
+    if not (
+        isinstance(inner, exp.Not) and isinstance(inner.this, exp.Is) and isinstance(inner.this.expression, exp.Null)
+    ):
         return
     node: exp.Expr | None = replaced
     while node is not None and isinstance(node.parent, exp.Paren):

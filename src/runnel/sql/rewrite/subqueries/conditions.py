@@ -15,7 +15,7 @@ from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import build, flat
 from runnel.sql.rewrite.subqueries.block import Block
-from runnel.sql.rewrite.subqueries.scopes import Names, free_columns, has_query, item_names, name_of
+from runnel.sql.rewrite.subqueries.scopes import free_columns, has_query, item_names, name_of
 
 MESSAGE = "a subquery in the condition of an outer join"
 
@@ -31,6 +31,8 @@ def clear(block: Block, replace_all: Callable[[exp.Expr], exp.Expr]) -> None:
         if on is not None and has_query(on):
             number = _outer(block, number, join, replace_all)
         number += 1
+    if any(j.args.get("on") is not None and has_query(j.args["on"]) for j in tr.joins_of(select)):
+        raise NotDifferentiable(MESSAGE)
 
 
 def _outer(block: Block, number: int, join: exp.Join, replace_all: Callable[[exp.Expr], exp.Expr]) -> int:

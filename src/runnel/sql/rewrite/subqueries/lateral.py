@@ -71,9 +71,7 @@ def _replace(block: Block, number: int, join: exp.Join) -> int:
     return number
 
 
-def _join(
-    block: Block, query: exp.Query, names: list[str], alias: str, side: str, conditions: list[exp.Expr]
-) -> None:
+def _join(block: Block, query: exp.Query, names: list[str], alias: str, side: str, conditions: list[exp.Expr]) -> None:
     limited = query.args.get("limit") or query.args.get("offset")
     if isinstance(query, exp.Select) and not limited:
         if queries.is_scalar_aggregate(query, block.ctx):
@@ -107,7 +105,7 @@ def _one_row(
     conditions: list[exp.Expr],
 ) -> None:
     """A subquery of at most one row, all of it known: its columns are replaced by what they are."""
-    values = {n: exp.paren(i.copy()) for n, i in zip(names, items, strict=True)}
+    values: dict[str, exp.Expr] = {n: exp.paren(i.copy()) for n, i in zip(names, items, strict=True)}
     required = [_substituted(c.copy(), alias, values) for c in [*present, *conditions]]
     if side == "LEFT" and required:
         values = {n: exp.paren(build.case([(build.is_true(required), v)])) for n, v in values.items()}
@@ -145,15 +143,19 @@ def _open(
 ) -> bool:
     """Open a SELECT of rows, if what mentions the outer row can move out of it."""
     outer = block.names
-    select = queries.without_ctes(select)  # type: ignore[assignment]
-    if not queries.is_simple(select, block.ctx):
+    without = queries.without_ctes(select)
+    if not queries.is_simple(without, block.ctx):
         return False
+    assert isinstance(without, exp.Select)
+    select = without
     flat.flatten(select)
     local = defined_by(select)
     flat.move_to_where(select, lambda c: not is_closed(c, outer, local))
     parts = split(build.where_of(select), local, outer)
     bare = exp.Select(
-        expressions=[exp.Literal.number(1)], from_=select.args["from_"].copy(), joins=[j.copy() for j in select.args.get("joins") or []]
+        expressions=[exp.Literal.number(1)],
+        from_=select.args["from_"].copy(),
+        joins=[j.copy() for j in select.args.get("joins") or []],
     )
     if not is_closed(bare, outer) or (side == "LEFT" and not all(_compares(c, local) for c in parts.mixed)):
         return False
@@ -216,5 +218,7 @@ def _compares(condition: exp.Expr, local: frozenset[str]) -> bool:
     """Whether a condition compares something inside with something outside."""
     if not isinstance(condition, (exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NEQ, exp.EQ)) or has_query(condition):
         return False
-    sides = [{name_of(c) in local for c in side.find_all(exp.Column)} for side in (condition.this, condition.expression)]
+    sides = [
+        {name_of(c) in local for c in side.find_all(exp.Column)} for side in (condition.this, condition.expression)
+    ]
     return all(len(s) == 1 for s in sides)
