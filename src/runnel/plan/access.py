@@ -1,6 +1,6 @@
 """How a refresh reads the inputs of a join, and which of it costs more than the change.
 
-A change of one leaf is followed along the equalities of the join. A leaf that is reached by an indexed column is read by
+A change of one leaf is followed along the equalities of the join. A leaf reached by an indexed column is read by
 index, one that is reached by another column is scanned, and one that is not reached at all is read as a whole.
 
     orders o JOIN customers c ON c.id = o.customer_id

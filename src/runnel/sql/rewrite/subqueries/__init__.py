@@ -15,7 +15,7 @@ from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
-from runnel.sql.rewrite.subqueries import build, conditions, exists, flat, grouped, lateral, membership, queries, scalar
+from runnel.sql.rewrite.subqueries import build, conditions, exists, flat, grouped, lateral, membership, scalar
 from runnel.sql.rewrite.subqueries.block import Block
 from runnel.sql.rewrite.subqueries.scopes import clauses, has_query
 
@@ -84,7 +84,8 @@ class _Rewriter:
 
     def _item(self, item: exp.Expr) -> None:
         if not isinstance(item, exp.Subquery):
-            if has_query(item.this if isinstance(item, exp.Table) else item) and not isinstance(item, exp.Values):
+            called = item.this or item if isinstance(item, exp.Table) else item
+            if has_query(called) and not isinstance(item, exp.Values):
                 raise NotDifferentiable(registry.SUBQUERY_PLACE, "a subquery in an argument of a function in FROM")
             if isinstance(item, exp.Values) and any(has_query(e) for e in item.expressions):
                 raise NotDifferentiable(registry.SUBQUERY_PLACE, "a subquery in VALUES")
@@ -156,7 +157,7 @@ def _replace_all(root: exp.Expr, block: Block) -> exp.Expr:
 def _value(found: exp.Expr, block: Block) -> exp.Expr:
     if isinstance(found, exp.Exists):
         return exists.value(found.this, block)
-    if isinstance(found, exp.Anonymous):
+    if _is_array(found):
         return scalar.array(found.expressions[0], block)
     if membership.query_of(found) is not None:
         return membership.value(found, block)
@@ -167,9 +168,8 @@ def _next(node: exp.Expr) -> exp.Expr | None:
     """The first subquery below a node, operands before what they are compared with."""
     if isinstance(node, exp.Exists):
         return node
-    if isinstance(node, exp.Anonymous) and str(node.this).upper() == "ARRAY" and len(node.expressions) == 1:
-        if isinstance(queries.unwrap(node.expressions[0]), exp.Query):
-            return node
+    if _is_array(node):
+        return node
     if membership.query_of(node) is not None:
         return _next(node.this) or node
     if tr.is_query(node):
@@ -179,6 +179,16 @@ def _next(node: exp.Expr) -> exp.Expr | None:
         if found is not None:
             return found
     return None
+
+
+def _is_array(node: exp.Expr) -> bool:
+    """Whether a node is ARRAY(SELECT ..)."""
+    if not isinstance(node, (exp.Anonymous, exp.Array)) or len(node.expressions) != 1:
+        return False
+    if isinstance(node, exp.Anonymous) and str(node.this).upper() != "ARRAY":
+        return False
+    # ARRAY[(SELECT ..)] holds a subquery in parentheses, ARRAY(SELECT ..) the query itself.
+    return isinstance(node.expressions[0], (exp.Select, exp.SetOperation))
 
 
 def _simplify(replaced: exp.Expr) -> None:
