@@ -19,6 +19,7 @@ from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
 from runnel.schedule.dag import ancestors, descendants
 from runnel.schedule.spec import parse_schedule
+from runnel.sql import registry
 from runnel.sql.describe import user_error
 
 # Accepted so that scripts written for pg_trickle run; each says what Runnel does instead.
@@ -191,7 +192,7 @@ class Operations:
             if up == pgt_id or pgt_id in ancestors(self.registry.graph, up):
                 raise UserError(
                     f"stream table {name} would depend on itself",
-                    hint="A stream table may read other stream tables, but not in a circle.",
+                    hint=registry.CIRCLE.way_out,
                     sqlstate="42P17",
                 )
 

@@ -82,6 +82,7 @@ class _Drawing:
         self.shown: set[int] = set()
         self.changes: list[str] = []
         self.reads: list[str] = []
+        self.by_index: dict[str, list[str]] = {}
         self.marks: list[str] = []
         self.state: list[str] = []
 
@@ -274,7 +275,7 @@ class _Drawing:
         if way.indexed:
             keys = ", ".join(self._key(leaf, branch, sql) for sql in way.indexed)
             node.notes.append(f"rows by index on {keys}")
-            self._read(f"rows of {what} by index on {keys}")
+            self.by_index.setdefault(what, []).extend(self._key(leaf, branch, sql) for sql in way.indexed)
         for sql, causes in way.scanned.items():
             who = " or ".join(dict.fromkeys(names[c] for c in causes))
             statement = access.create_index(leaf, sql)
@@ -323,7 +324,8 @@ class _Drawing:
         """What a refresh reads, what is kept, and what is dear."""
         yield "Cost"
         changes = f"the changes of {_listed(self.changes)}" if self.changes else "nothing: no table is read"
-        yield from _wrapped(f"reads: {'; '.join([changes, *self.reads])}", "  ", "    ")
+        found = [f"rows of {what} by index on {', '.join(dict.fromkeys(keys))}" for what, keys in self.by_index.items()]
+        yield from _wrapped(f"reads: {'; '.join([changes, *self.reads, *found])}", "  ", "    ")
         kept = "; ".join(dict.fromkeys(self.state)) or "nothing besides the result"
         yield from _wrapped(f"keeps: {kept}", "  ", "    ")
         for text in self.marks:

@@ -63,7 +63,7 @@ def aliases(branch: Branch) -> dict[int, str]:
 def tidy(sql: str) -> str:
     """SQL without the quotes and casts that PostgreSQL's print adds to everything.
 
-    >>> tidy('SUM("o"."total") <> CAST(\'x\' AS TEXT)')
+    >>> tidy("SUM(o.total) <> CAST('x' AS TEXT)")
     "sum(o.total) <> 'x'"
     """
     sql = re.sub(rf"CAST\(\(?({_STRING}|\d+(?:\.\d+)?)\)? AS ({_IMPLIED})\)", r"\1", sql)
@@ -144,19 +144,21 @@ class Words:
         def column(match: re.Match[str]) -> str:
             leaf = branch.leaves[int(match.group(1))]
             name = match.group(2).replace('""', '"')
-            return self._leaf_column(leaf, names[leaf.id], name)
+            return self._leaf_column(leaf, names, name)
 
         sql = re.sub(r"\bl(\d+)_(\d+)\b", computed, sql)
         return tidy(re.sub(r'\bl(\d+)\."((?:[^"]|"")+)"', column, sql))
 
-    def _leaf_column(self, leaf: Leaf, alias: str, name: str) -> str:
+    def _leaf_column(self, leaf: Leaf, names: dict[int, str], name: str) -> str:
         if name.startswith("#f"):
             return name.split(".", 1)[-1]
         if isinstance(leaf.source, StageRef) and hidden(name):
             text = self.column(leaf.source.index, name)
-            if text != name and len(text) <= _LONGEST and not is_constant(text):
+            # A table of the same alias inside the stage would read as the one out here.
+            ambiguous = any(re.search(rf"\b{re.escape(n)}\.", text) for n in names.values())
+            if text != name and len(text) <= _LONGEST and not ambiguous and not is_constant(text):
                 return text
-        return f"{alias}.{name}"
+        return f"{names[leaf.id]}.{name}"
 
     def column(self, index: int, name: str) -> str:
         """What a column of a stage holds."""

@@ -118,7 +118,8 @@ def _place(refusal: NotDifferentiable, query: str, compiler: Compiler) -> str | 
         return positions.table_place(refusal.table, query)
     if refusal.call is not None:
         return positions.call_place(refusal.call, query, views)
-    return positions.entry_place(refusal.entry, query, views)
+    entry = replace(refusal.entry, find=refusal.words, always=False) if refusal.words else refusal.entry
+    return positions.entry_place(entry, query, views)
 
 
 def _planned(

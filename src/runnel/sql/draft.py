@@ -21,7 +21,13 @@ class NotDifferentiable(Exception):
     """The query is valid, but cannot be maintained by deltas; says which construct."""
 
     def __init__(
-        self, entry: Entry, shown: str | None = None, *, call: str | None = None, table: str | None = None
+        self,
+        entry: Entry,
+        shown: str | None = None,
+        *,
+        call: str | None = None,
+        table: str | None = None,
+        words: tuple[str, ...] = (),
     ) -> None:
         super().__init__(shown or entry.construct)
         self.entry = entry
@@ -29,6 +35,8 @@ class NotDifferentiable(Exception):
         """The function that is the reason, by name."""
         self.table = table
         """The table that is the reason, by name."""
+        self.words = words
+        """How the construct looks in the query's text, if the entry does not say."""
 
 
 class OuterCondition(NotDifferentiable):

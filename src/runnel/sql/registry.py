@@ -129,7 +129,7 @@ UNSTABLE = Entry(
     "If the result depends on the arguments alone, declare the function IMMUTABLE.",
 )
 WHOLE_ROW = Entry(
-    "a whole row as a value, where rows are combined or recursed over",
+    "a whole row as a value (SELECT t FROM t)",
     "FULL",
     "only its columns are followed",
     "Write ROW(t.a, t.b) with the columns that are needed.",
@@ -193,8 +193,8 @@ SUBQUERY_PLACE = Entry(
     "Join with the subquery instead.",
 )
 RECURSION = Entry(
-    "WITH RECURSIVE whose recursive member aggregates, limits, uses windows or outer-joins the recursion, reads it "
-    "more than once or inside a subquery; SEARCH and CYCLE; WITH RECURSIVE inside a correlated subquery",
+    "WITH RECURSIVE whose recursive member aggregates, limits or uses windows, or reads the recursion inside a "
+    "subquery; SEARCH and CYCLE; WITH RECURSIVE inside a correlated subquery",
     "FULL",
     "a change is followed from round to round, which needs a member that distributes over the recursion",
     "Aggregate outside of the recursion.",
@@ -261,6 +261,7 @@ CIRCLE = Entry(
     "a stream table that would read itself, directly or not",
     "refused",
     "its result would depend on the order of refreshes",
+    "A stream table may read other stream tables, but not in a circle.",
 )
 
 ENTRIES = tuple(e for e in list(globals().values()) if isinstance(e, Entry))

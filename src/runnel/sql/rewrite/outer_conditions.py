@@ -29,9 +29,9 @@ def rewrite(select: exp.Select, ctx: Context) -> exp.Select:
         if side == "" or all(_is_equality(c) for c in ex.conjuncts(join.args.get("on"))):
             continue
         if side != "LEFT" or join.args.get("using") or join.this.args.get("joins"):
-            raise NotDifferentiable(
-                registry.OUTER_CONDITION, f"a {side} JOIN on a condition that compares more than columns"
-            )
+            shown = f"a {side} JOIN on a condition that compares more than columns"
+            words = (f"{side} JOIN", f"{side} OUTER JOIN")
+            raise NotDifferentiable(registry.OUTER_CONDITION, shown, words=words)
         _matches_first(select, position, join, ctx)
     return select
 
