@@ -141,10 +141,11 @@ ROW_FUNCTION = Entry(
     "Call it in FROM.",
 )
 TABLE_FUNCTION = Entry(
-    "a function in FROM over columns of several tables, or of an outer join",
+    "a function of a table's columns in FROM, under LEFT JOIN .. ON a condition, or over several tables of a join "
+    "that is itself an operand of an outer join",
     "FULL",
-    "PostgreSQL expands a function while it reads the one table that it depends on",
-    "Join in a stream table of its own, and call the function over that.",
+    "PostgreSQL expands a function while it reads the one table, or stage, that it depends on",
+    "Use LEFT JOIN .. ON true and filter, or call the function in a derived table.",
 )
 AGGREGATE = Entry(
     "an aggregate whose values cannot be kept (arguments of a pseudo-type, types without equality and text)",
