@@ -51,7 +51,8 @@ def print_error(error: RunnelError) -> None:
     out = console(stderr=True)
     out.print(error.message, style="bold red", markup=False)
     if error.detail:
-        out.print(error.detail, markup=False)
+        # A caret under a line of the query: wrapping would move it away.
+        out.print(error.detail, markup=False, soft_wrap=True)
     if error.hint:
         out.print(f"Hint: {error.hint}", style="cyan", markup=False)
 

@@ -19,7 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from runnel.sql.registry import Entry
 
-WIDTH = 80
+WIDTH = 68
 _BEFORE_A_TABLE = ("FROM", "JOIN", "ONLY", ",", "(")
 _CLAUSES = (
     TokenType.SELECT, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING, TokenType.WITH,
