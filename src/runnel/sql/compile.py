@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from runnel.errors import UserError
+from runnel.errors import RunnelError, UserError
 from runnel.plan import expr as ex
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
@@ -23,6 +24,7 @@ from runnel.sql.describe import (
     Description,
     canonical_print,
     describe,
+    is_from_server,
     scratch,
 )
 from runnel.sql.draft import NotDifferentiable
@@ -32,6 +34,8 @@ from runnel.sql.stages import Compiler
 
 if TYPE_CHECKING:
     import psycopg
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,13 @@ def compile_query(
         _refuse_unordered_limit(tree)
         try:
             return _planned(conn, compiler, description, tree, settings)
-        except NotDifferentiable as refusal:
+        except Exception as error:
+            if isinstance(error, RunnelError) or is_from_server(error):
+                raise
+            if not isinstance(error, NotDifferentiable):
+                # A mistake of ours costs speed, not the stream table.
+                log.exception("planning failed")
+            refusal = error if isinstance(error, NotDifferentiable) else "a form that the compiler failed on"
             compiler.touch_all(tree)
             relations = tuple(compiler.tables.values())
             uses = _column_uses(None, relations)

@@ -186,8 +186,12 @@ class Compiler:
 
     def columns_of(self, text: str) -> tuple[Column, ...]:
         """The result columns of a query, as PostgreSQL types them."""
-        with self.conn.transaction():
-            return describe(self.conn, text).columns
+        try:
+            with self.conn.transaction():
+                return describe(self.conn, text).columns
+        except UserError as error:
+            # The user's query is fine; it is our form of it that PostgreSQL does not take.
+            raise NotDifferentiable(f"a part that could not be rewritten ({error.message})") from None
 
     def _stage(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> int:
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):

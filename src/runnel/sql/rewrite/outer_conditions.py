@@ -26,7 +26,7 @@ def rewrite(select: exp.Select, ctx: Context) -> exp.Select:
         side = (join.side or "").upper()
         if side == "" or all(_is_equality(c) for c in ex.conjuncts(join.args.get("on"))):
             continue
-        if side != "LEFT" or join.args.get("using") or join.this.args.get("joins"):
+        if side != "LEFT" or join.args.get("using") or join.this.args.get("joins") or tr.is_join_group(join.this):
             raise NotDifferentiable(f"a {side} JOIN on a condition that compares more than columns")
         _matches_first(select, position, join, ctx)
     return select
