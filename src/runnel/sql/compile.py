@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from runnel.errors import RunnelError
 from runnel.plan import expr as ex
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
@@ -23,6 +25,7 @@ from runnel.sql.describe import (
     Description,
     canonical_print,
     describe,
+    is_from_server,
     scratch,
 )
 from runnel.sql.draft import NotDifferentiable
@@ -33,6 +36,8 @@ from runnel.sql.stages import Compiler
 
 if TYPE_CHECKING:
     import psycopg
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +86,18 @@ def compile_query(
         _refuse_unordered_limit(tree, query)
         try:
             return _planned(conn, compiler, description, tree, settings, query)
-        except NotDifferentiable as refusal:
-            compiler.touch_all(tree)
-            relations = tuple(compiler.tables.values())
-            polled = compiler.uncaptured or bool(description.unstable) or mentions_clock(tree)
-            return _unplanned(query, refusal, compiler, description, relations, polled=polled)
+        except NotDifferentiable as error:
+            refusal = error
+        except Exception as error:
+            if isinstance(error, RunnelError) or is_from_server(error):
+                raise
+            # A mistake of ours costs speed, not the stream table.
+            log.exception("planning failed")
+            refusal = NotDifferentiable(registry.UNRULED, "a form that the compiler failed on")
+        compiler.touch_all(tree)
+        relations = tuple(compiler.tables.values())
+        polled = compiler.uncaptured or bool(description.unstable) or mentions_clock(tree)
+        return _unplanned(query, refusal, compiler, description, relations, polled=polled)
 
 
 def _unplanned(
@@ -131,12 +143,13 @@ def _planned(
     query: str,
 ) -> Compiled:
     """The query with its plan; raises NotDifferentiable."""
-    if not compiler.round_trips(description.canonical, tree):
-        raise NotDifferentiable(
-            registry.UNFAITHFUL, "an expression that Runnel's SQL parser cannot print back faithfully"
-        )
+    _check_round_trip(compiler, description.canonical, tree)
     tree = compiler.inline_views(tree)
-    whole = describe(conn, ex.pg(tree)) if compiler.views else description
+    whole = description
+    if compiler.views:
+        # PostgreSQL's print of the whole gives every table a name of its own.
+        whole = describe(conn, ex.pg(tree))
+        tree = _read_back(compiler, whole.canonical)
     _refuse_volatile(whole, query)
     _check_functions(whole)
     _find_aggregates(tree, whole)
@@ -147,11 +160,7 @@ def _planned(
         # Maintained, recomputed and verified is the query in which nothing is left to chance. It is read back from
         # PostgreSQL's print of it, which is what the catalog keeps, so the plan is the same whenever it is made.
         description = replace(description, canonical=canonical_print(conn, ex.pg(tree)))
-        again = parse_query(description.canonical)
-        if again is None or not compiler.round_trips(description.canonical, again):
-            raise NotDifferentiable(
-                registry.UNFAITHFUL, "an order that Runnel's SQL parser cannot print back faithfully"
-            )
+        again = _read_back(compiler, description.canonical)
         _find_aggregates(again, whole)
         tree = decide(again, context)
     plan = compiler.plan(to_core(tree, context), description.columns, settings)
@@ -166,6 +175,21 @@ def _planned(
         untrusted=description.untrusted + whole.untrusted,
         notes=tuple(context.notes),
     )
+
+
+def _read_back(compiler: Compiler, canonical: str) -> exp.Query:
+    tree = parse_query(canonical)
+    if tree is None:
+        raise NotDifferentiable(registry.UNFAITHFUL, "syntax unknown to Runnel's SQL parser")
+    _check_round_trip(compiler, canonical, tree)
+    return tree
+
+
+def _check_round_trip(compiler: Compiler, canonical: str, tree: exp.Query) -> None:
+    if not compiler.round_trips(canonical, tree):
+        raise NotDifferentiable(
+            registry.UNFAITHFUL, "an expression that Runnel's SQL parser cannot print back faithfully"
+        )
 
 
 def _refuse_volatile(description: Description, query: str) -> None:

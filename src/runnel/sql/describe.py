@@ -150,6 +150,11 @@ def _not_the_querys_fault(error: psycopg.Error) -> bool:
     return lost or (state is not None and (state[:2] in ("08", "40", "55") or state.startswith("57P")))
 
 
+def is_from_server(error: Exception) -> bool:
+    """Whether an error is PostgreSQL's, or the connection's."""
+    return isinstance(error, psycopg.Error)
+
+
 def user_error(error: psycopg.Error, place: str | None = None) -> UserError:
     """PostgreSQL's message as ours."""
     diag = error.diag

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -56,6 +57,9 @@ _SYNONYMS = (
     ("now()", "CURRENT_TIMESTAMP"), ("variance(", "var_samp("), ("stddev_samp(", "stddev("), ("bool_and(", "every("),
     ("IS UNKNOWN", "IS NULL"), ("IS NOT UNKNOWN", "IS NOT NULL"),
 )  # fmt: skip
+
+# A frame that ends at the current row need not say so.
+_FRAME = re.compile(r"\b(ROWS|RANGE|GROUPS) BETWEEN ((?:(?!\bAND\b).)*? PRECEDING) AND CURRENT ROW")
 
 SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
 
@@ -178,8 +182,13 @@ class Compiler:
 
     def columns_of(self, text: str) -> tuple[Column, ...]:
         """The result columns of a query, as PostgreSQL types them."""
-        with self.conn.transaction():
-            return describe(self.conn, text).columns
+        try:
+            with self.conn.transaction():
+                return describe(self.conn, text).columns
+        except UserError as error:
+            # The user's query is fine; it is our form of it that PostgreSQL does not take.
+            shown = f"a part that could not be rewritten ({error.message})"
+            raise NotDifferentiable(registry.UNRULED, shown) from None
 
     def _stage(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> int:
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):
@@ -334,7 +343,7 @@ def _names_a_relation(table: exp.Table) -> bool:
 def _normal(text: str) -> str:
     for a, b in _SYNONYMS:
         text = text.replace(a, b)
-    return text
+    return _FRAME.sub(r"\1 \2", text)
 
 
 def _without_ctes(query: exp.Query) -> exp.Query:

@@ -23,12 +23,11 @@ from runnel.sql.rewrite.context import Context
 def rewrite(select: exp.Select, ctx: Context) -> exp.Select:
     """One block with all of its LEFT JOINs on equalities; raises NotDifferentiable where that cannot be."""
     select = select.copy()
-    tr.open_left(select)
     for position, join in enumerate(select.args.get("joins") or []):
         side = (join.side or "").upper()
         if side == "" or all(_is_equality(c) for c in ex.conjuncts(join.args.get("on"))):
             continue
-        if side != "LEFT" or join.args.get("using") or join.this.args.get("joins"):
+        if side != "LEFT" or join.args.get("using") or join.this.args.get("joins") or tr.is_join_group(join.this):
             shown = f"a {side} JOIN on a condition that compares more than columns"
             words = (f"{side} JOIN", f"{side} OUTER JOIN")
             raise NotDifferentiable(registry.OUTER_CONDITION, shown, words=words)
