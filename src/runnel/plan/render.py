@@ -29,7 +29,7 @@ from runnel.plan.stage import (
     StageRef,
     Tree,
 )
-from runnel.plan.words import Words, aliases, bare, hidden, made_for, select_items, tidy
+from runnel.plan.words import Words, aliases, bare, called, hidden, made_for, select_items, tidy
 
 WIDTH = 100
 MARK = "! "
@@ -255,7 +255,7 @@ class _Drawing:
     def _evaluated(self, leaf: Leaf, branch: Branch, node: Node) -> None:
         """What PostgreSQL does while reading the leaf."""
         for function in leaf.functions:
-            node.notes.append(f"expanded by PostgreSQL: {tidy(function.sql.split(' AS ')[0]).replace('r.', '')}")
+            node.notes.append(f"expanded by PostgreSQL: {called(function)}")
         for text in leaf.filters:
             node.notes.append(f"filter: {self.words.over_leaves(text, branch)}")
         for text in leaf.clock_filters:
@@ -336,7 +336,7 @@ class _Drawing:
 
 def _glossary(text: str) -> Iterator[str]:
     """Names that rewrites made, where the tree does not explain them."""
-    for alias in dict.fromkeys(re.findall(r"\bpgt_[a-z]\d+\b", text)):
+    for alias in dict.fromkeys(re.findall(r"\bpgt_[a-z]\d+(?=\.)", text)):
         made = made_for(alias)
         if made and f"{alias} ({made})" not in text:
             yield f"{alias}: {made}"

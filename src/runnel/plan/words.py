@@ -11,7 +11,7 @@ import re
 import sqlglot
 from sqlglot.errors import SqlglotError
 
-from runnel.plan.stage import Branch, GroupHead, Leaf, PartitionHead, Plan, RowsHead, Stage, StageRef
+from runnel.plan.stage import Branch, GroupHead, Leaf, PartitionHead, Plan, RowsHead, Stage, StageRef, TableFunction
 
 # What rewrites call the tables that they make: pgt_<letter><number>.
 _MADE = {
@@ -75,7 +75,9 @@ def tidy(sql: str) -> str:
 def _tidy_part(sql: str) -> str:
     sql = re.sub(r'"([a-z_][a-z0-9_]*)"', r"\1", sql)
     sql = re.sub(r"CAST\(\(?([\w.]+)\)? AS ([A-Z][A-Z0-9 ]*)\)", lambda m: f"{m.group(1)}::{m.group(2).lower()}", sql)
-    return re.sub(r"\b(?!CAST|EXTRACT|IN|ANY|ALL|ROW|VALUES)([A-Z_]+)\(", lambda m: f"{m.group(1).lower()}(", sql)
+    return re.sub(
+        r"\b(?!(?:CAST|EXTRACT|IN|ANY|ALL|ROW|VALUES|FROM)\()([A-Z_]+)\(", lambda m: f"{m.group(1).lower()}(", sql
+    )
 
 
 def bare(sql: str) -> str:
@@ -151,7 +153,7 @@ class Words:
 
     def _leaf_column(self, leaf: Leaf, names: dict[int, str], name: str) -> str:
         if name.startswith("#f"):
-            return name.split(".", 1)[-1]
+            return _function_column(leaf, name)
         if isinstance(leaf.source, StageRef) and hidden(name):
             text = self.column(leaf.source.index, name)
             # A table of the same alias inside the stage would read as the one out here.
@@ -232,6 +234,23 @@ class Words:
             return self.column(head.source.index, name) if hidden(name) else name
 
         return tidy(re.sub(r'\bs\.(?:"([^"]+)"|(\w+))', column, sql))
+
+
+def _function_column(leaf: Leaf, name: str) -> str:
+    """A column of a function in FROM: its own name, or the call where a rewrite made the name."""
+    own = name.split(".", 1)[-1]
+    function = next((f for f in leaf.functions if any(c.name == name for c in f.columns)), None)
+    if function is None or not hidden(own):
+        return own
+    call = called(function)
+    return call if len(function.columns) == 1 else f"({call}).{own}"
+
+
+def called(function: TableFunction) -> str:
+    """The call of a function in FROM, over the leaf's own columns."""
+    text = re.sub(r'\bf\d+\."#f\d+\.([^"]+)"', r"\1", re.sub(r"\br\.", "", function.sql))
+    found = re.search(r" FROM (.+?)(?: WITH ORDINALITY)? AS f\(", text) or re.search(r" LATERAL (.+?) AS f\d*\(", text)
+    return tidy(found.group(1) if found else text)
 
 
 def select_items(text: str) -> list[str]:
