@@ -162,7 +162,8 @@ UNFAITHFUL = Entry(
 # -- joins, subqueries, recursion --------------------------------------------------------------------------------
 
 OUTER_CONDITION = Entry(
-    "RIGHT and FULL JOIN, and nested LEFT JOIN, on a condition that only PostgreSQL can evaluate (a.x LIKE b.y)",
+    "RIGHT and FULL JOIN, and nested LEFT JOIN, on a condition that only PostgreSQL can evaluate (a.x LIKE b.y); "
+    "subqueries correlated by arrays, jsonb, or the merged column of FULL JOIN .. USING",
     "FULL",
     "what is padded with NULL is found by equality, or by comparing numbers and times",
     "Use LEFT JOIN of a single table, for which any condition is maintained.",
