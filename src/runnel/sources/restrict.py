@@ -1,13 +1,14 @@
 """Follow join keys from a delta to the rows it can meet.
 
 Starting at the changed leaf, the distinct keys of what was read narrow the read of each neighbour in the join
-graph, and so on outwards. A read that cannot be narrowed, or only by too many keys, is a whole read.
+graph, and so on outwards. A leaf that a join compares by several columns is narrowed by all of them whose other
+side is known. A read that cannot be narrowed, or only by too many keys, is a whole read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,16 +47,8 @@ class Reads:
 
 def edges(tree: Tree) -> Iterator[Equi]:
     """All join keys of a tree."""
-    match tree:
-        case LeafNode():
-            return
-        case Inner(children=children, equi=equi):
-            for child in children:
-                yield from edges(child)
-        case Outer(left=left, right=right, equi=equi):
-            yield from edges(left)
-            yield from edges(right)
-    yield from equi
+    for keys in _joins(tree):
+        yield from keys
 
 
 def distinct_keys(table: pa.Table, column: str) -> tuple[object, ...]:
@@ -153,7 +146,7 @@ def _best_step(
     branch: Branch, frontier: Mapping[int, pa.Table], waiting: set[int], keys: list[Equi], cost: Cost
 ) -> tuple[int, Restriction] | None:
     """The next leaf to read and its keys: the read that touches the fewest rows."""
-    candidates: list[tuple[float, int, Restriction]] = []
+    steps: list[tuple[float, int, Equi, Restriction]] = []
     for key in keys:
         for near, near_column, far, far_sql in (
             (key.left_leaf, key.left, key.right_leaf, key.right_sql),
@@ -166,11 +159,27 @@ def _best_step(
             if len(values) <= MAX_KEYS:
                 # NULL may come from the rows or from padding.
                 restriction = Restriction(far_sql, key.array_type, values, include_null=key.null_safe)
-                candidates.append((cost(far, far_sql, len(values)), far, restriction))
-    if not candidates:
+                steps.append((cost(far, far_sql, len(values)), far, key, restriction))
+    if not steps:
         return None
-    _, leaf, best = min(candidates, key=lambda c: c[:2])
-    return leaf, best
+    _, leaf, best, restriction = min(steps, key=lambda s: s[:2])
+    same_join = next(equi for equi in _joins(branch.tree) if best in equi)
+    also = tuple(r for _, far, key, r in steps if far == leaf and key != best and key in same_join)
+    return leaf, replace(restriction, also=also)
+
+
+def _joins(tree: Tree) -> Iterator[tuple[Equi, ...]]:
+    """The keys of each join of a tree."""
+    match tree:
+        case LeafNode():
+            return
+        case Inner(children=children, equi=equi):
+            for child in children:
+                yield from _joins(child)
+        case Outer(left=left, right=right, equi=equi):
+            yield from _joins(left)
+            yield from _joins(right)
+    yield equi
 
 
 def is_indexed(leaf: Leaf, sql: str) -> bool:
