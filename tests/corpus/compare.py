@@ -27,7 +27,7 @@ class Difference:
 def difference(db: psycopg.Connection, actual: str, expected: str) -> Difference:
     """EXCEPT ALL in both directions.
 
-    Rows are compared by their text: json, xml and point have no equality, and 1.0 is not the same answer as 1.00.
+    Rows are compared by their text: json and point have no equality, and 1.0 is not the same answer as 1.00.
     Floats are shown with 12 digits, because PostgreSQL itself adds them up in no fixed order.
     """
     with db.transaction():

@@ -66,9 +66,11 @@ class Run:
             assert effective == "FULL", f"is maintained by deltas: remove `mode: FULL` from {self.topic.name}.sql"
             assert case.full_because in (reason or ""), f"is FULL for another reason: {reason}"
 
-    def compare(self, moment: str) -> None:
-        """Every stream table against its query."""
+    def compare(self, moment: str, *, twins: bool = False) -> None:
+        """Every stream table against its query; the FULL twins, which are slow, only if told to."""
         for table, case in list(self.live.items()):
+            if table.endswith(TWIN) and not twins:
+                continue
             with self.reported(case, moment):
                 self._compare(table)
 
@@ -133,9 +135,10 @@ def test_corpus(path: Path, dsn: str, spark: SparkSession) -> None:
             db.execute(setup.sql.encode())
         run = Run(topic, db, client)
         run.create()
-        run.compare("as created")
+        run.compare("as created", twins=True)
         for change in topic.changes:
             db.execute(change.sql.encode())
-            run.compare(f"after change in line {change.line}: {change.title}")
+            last = change is topic.changes[-1]
+            run.compare(f"after change in line {change.line}: {change.title}", twins=last)
         run.check_history()
     assert not run.failures, "\n\n".join(["", *run.failures])
