@@ -1,57 +1,31 @@
-"""The corpus itself, in plain PostgreSQL without an engine: is it valid SQL, and does every case show something?
-
-Stream tables that a setup creates are views here: that is what they mean.
-"""
+"""The corpus itself, in plain PostgreSQL: is it valid SQL, and does every case show something?"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+import doctest
 from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from runnel.server.embedded import EmbeddedServer
+from tests.corpus import cases as loader
 from tests.corpus.cases import FOLDER, Case, Malformed, Topic, load, parse, topics
 from tests.corpus.compare import difference
-
-_databases = itertools.count(1)
-
-STREAM_TABLES_ARE_VIEWS = """
-CREATE SCHEMA pgtrickle;
-CREATE FUNCTION pgtrickle.create_stream_table(
-    name text, query text, schedule text DEFAULT 'calculated', refresh_mode text DEFAULT 'AUTO'
-) RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE format('CREATE VIEW %s AS %s', name, query); END $$;
-"""
-
-
-@pytest.fixture
-def plain(server: EmbeddedServer) -> Iterator[psycopg.Connection]:
-    """A database without Runnel."""
-    name = f"corpus{next(_databases)}"
-    with psycopg.connect(server.dsn, autocommit=True) as conn:
-        conn.execute(f"CREATE DATABASE {name} TEMPLATE template0".encode())
-        with psycopg.connect(make_conninfo(server.dsn, dbname=name), autocommit=True) as db:
-            db.execute(STREAM_TABLES_ARE_VIEWS.encode())
-            yield db
-        conn.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+from tests.corpus.databases import without_engine
 
 
 @pytest.mark.parametrize("path", topics(), ids=lambda path: path.stem)
-def test_the_file_is_valid_and_every_case_changes(path: Path, plain: psycopg.Connection) -> None:
+def test_the_file_is_valid_and_every_case_changes(path: Path, server: EmbeddedServer) -> None:
     topic = load(path)
-    for setup in topic.setups:
-        plain.execute(setup.sql.encode())
     still = {case.name for case in topic.maintained}
-    _keep_answers(plain, topic)
-    for change in topic.changes:
-        plain.execute(change.sql.encode())
-        for number, case in enumerate(topic.maintained):
-            found = difference(plain, _query(case), f"TABLE kept_{number}")
-            if found:
-                still.discard(case.name)
+    with without_engine(server, topic, "template0") as db:
+        _keep_answers(db, topic)
+        for change in topic.changes:
+            db.execute(change.sql.encode())
+            for number, case in enumerate(topic.maintained):
+                if difference(db, _query(case), f"TABLE kept_{number}"):
+                    still.discard(case.name)
     assert not still, f"{path.name}: no change of the file changes the answer of {sorted(still)}"
 
 
@@ -68,9 +42,14 @@ def _query(case: Case) -> str:
 
 
 def test_the_corpus_is_as_large_as_it_says() -> None:
-    cases = [case for path in topics() for case in load(path).cases]
-    assert len(cases) >= 220
-    assert (FOLDER / "README.md").is_file()
+    found = [case for path in topics() for case in load(path).cases]
+    assert len(found) >= 480
+    listed = (FOLDER / "README.md").read_text(encoding="utf-8").split("## Files")[1]
+    assert [path.stem for path in topics() if f"| {path.stem} |" not in listed] == []
+
+
+def test_the_loaders_example() -> None:
+    assert doctest.testmod(loader).failed == 0
 
 
 MALFORMED = {
