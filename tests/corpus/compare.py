@@ -37,8 +37,8 @@ def difference(db: psycopg.Connection, actual: str, expected: str) -> Difference
 
 def _except_all(db: psycopg.Connection, left: str, right: str) -> list[str]:
     query = f"""
-        WITH l AS ({left}\n), r AS ({right}\n)
-        SELECT l::text FROM l EXCEPT ALL SELECT r::text FROM r ORDER BY 1"""
+        WITH left_row AS ({left}\n), right_row AS ({right}\n)
+        SELECT left_row::text FROM left_row EXCEPT ALL SELECT right_row::text FROM right_row ORDER BY 1"""
     return [row[0] for row in db.execute(query.encode())]
 
 
