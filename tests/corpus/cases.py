@@ -1,4 +1,4 @@
-"""Reading tests/sql/*.sql: plain SQL, cut into setups, cases and changes by comments. tests/sql/README.md has the format.
+"""Reading tests/sql/*.sql: plain SQL, cut into setups, cases and changes by comments (see its README).
 
 >>> topic = parse("demo", '''-- Sums
 ... -- setup

@@ -1,4 +1,4 @@
-"""Databases for a corpus file without an engine. Stream tables that a setup creates are views: that is what they mean."""
+"""Databases for a corpus file without an engine, where stream tables of a setup are views: that is what they mean."""
 
 from __future__ import annotations
 

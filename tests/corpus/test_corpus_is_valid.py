@@ -60,7 +60,7 @@ MALFORMED = {
     "-- setup\nCREATE TABLE t ();\n-- case: x\n-- shows\nSELECT 1;": "nothing ever changes",
     "-- setup\nCREATE TABLE t ();\n-- case: x\n-- shows\n-- mode: FULL\nSELECT 1;": "FULL because",
     "-- setup\n-- nothing\n-- case: x\n-- shows\nSELECT 1;": "a setup without SQL",
-    "-- setup\nS;\n-- case: x\n-- s\nSELECT 1;\n-- case: X\n-- s\nSELECT 2;\n-- change\nS;": "another case has the name",
+    "-- setup\nS;\n-- case: x\n-- s\nSELECT 1;\n-- case: X\n-- s\nSELECT 2;\n-- change\nS;": "another case has",
 }
 
 
