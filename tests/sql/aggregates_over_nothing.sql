@@ -49,7 +49,8 @@ SELECT avg(mean) AS mean, count(*) AS sensors FROM (SELECT sensor, avg(value) AS
 
 -- case: two whole-table aggregates joined
 -- A cross join of single rows is a single row.
-SELECT r.n AS readings, s.n AS sensors FROM (SELECT count(*) AS n FROM readings) r CROSS JOIN (SELECT count(*) AS n FROM sensors) s;
+SELECT r.n AS readings, s.n AS sensors FROM (SELECT count(*) AS n FROM readings) r
+CROSS JOIN (SELECT count(*) AS n FROM sensors) s;
 
 -- change: the first rows
 INSERT INTO readings VALUES (1, 20.5, true, 'a'), (2, 120.25, false, 'b'), (2, NULL, NULL, 'b'), (7, 1.125, true, NULL);

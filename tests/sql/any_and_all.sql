@@ -29,11 +29,13 @@ SELECT id FROM cars c WHERE c.price >= ALL (SELECT o.price FROM offers o WHERE o
 
 -- case: the dearest of its brand
 -- The table compared with itself.
-SELECT id, brand FROM cars c WHERE c.price >= ALL (SELECT d.price FROM cars d WHERE d.brand = c.brand AND d.price IS NOT NULL);
+SELECT id, brand FROM cars c
+WHERE c.price >= ALL (SELECT d.price FROM cars d WHERE d.brand = c.brand AND d.price IS NOT NULL);
 
 -- case: as a value
 -- Unknown where a NULL decides.
-SELECT id, price > ALL (SELECT price FROM offers) AS above_all, price <= SOME (SELECT price FROM offers) AS below_some FROM cars;
+SELECT id, price > ALL (SELECT price FROM offers) AS above_all, price <= SOME (SELECT price FROM offers) AS below_some
+FROM cars;
 
 -- case: an array instead of a subquery
 -- A list in an array is an ordinary expression.

@@ -5,7 +5,8 @@
 -- setup
 CREATE TABLE stays (id int, room text, from_day int, to_day int, paid numeric(6, 2));
 CREATE TABLE rates (room text, since int, rate int);
-INSERT INTO stays VALUES (1, 'a', 1, 5, 10), (2, 'a', 4, 8, NULL), (3, 'b', 2, 3, 7.5), (4, NULL, 3, 4, 1), (3, 'b', 2, 3, 7.5);
+INSERT INTO stays VALUES (1, 'a', 1, 5, 10), (2, 'a', 4, 8, NULL), (3, 'b', 2, 3, 7.5), (4, NULL, 3, 4, 1),
+    (3, 'b', 2, 3, 7.5);
 INSERT INTO rates VALUES ('a', 1, 10), ('a', 4, 20), ('b', 1, 5), ('b', 3, NULL), (NULL, 1, 1);
 
 -- case: the rate of the day
@@ -14,7 +15,9 @@ SELECT s.id, (SELECT max(r.since) FROM rates r WHERE r.room = s.room AND r.since
 
 -- case: overlapping stays
 -- Another stay in the same room at the same time.
-SELECT s.id FROM stays s WHERE EXISTS (SELECT FROM stays t WHERE t.room = s.room AND t.id <> s.id AND t.from_day < s.to_day AND t.to_day > s.from_day);
+SELECT s.id FROM stays s
+WHERE EXISTS (SELECT FROM stays t
+              WHERE t.room = s.room AND t.id <> s.id AND t.from_day < s.to_day AND t.to_day > s.from_day);
 
 -- case: earlier stays
 -- Counting by inequality alone.
@@ -42,7 +45,8 @@ SELECT s.id FROM stays s WHERE s.paid < (SELECT max(r.rate) FROM rates r WHERE r
 
 -- case: correlated over an aggregate outside
 -- The subquery is correlated with a group.
-SELECT s.room, count(*) AS stays, (SELECT count(*) FROM rates r WHERE r.room = s.room) AS rates FROM stays s GROUP BY s.room;
+SELECT s.room, count(*) AS stays, (SELECT count(*) FROM rates r WHERE r.room = s.room) AS rates FROM stays s
+GROUP BY s.room;
 
 -- case: correlated with two outer tables
 -- The outer row is a joined one.

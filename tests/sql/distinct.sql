@@ -6,7 +6,8 @@
 CREATE TABLE hits (ip text, page text, ms numeric(6, 1), at date);
 CREATE TABLE pages (page text, owner text);
 INSERT INTO hits VALUES
-    ('1', 'home', 1.5, '2026-01-01'), ('1', 'home', 2.5, '2026-01-01'), ('2', 'home', 1.5, '2026-01-02'), (NULL, 'help', NULL, NULL), (NULL, 'help', NULL, NULL);
+    ('1', 'home', 1.5, '2026-01-01'), ('1', 'home', 2.5, '2026-01-01'), ('2', 'home', 1.5, '2026-01-02'),
+    (NULL, 'help', NULL, NULL), (NULL, 'help', NULL, NULL);
 INSERT INTO pages VALUES ('home', 'ann'), ('help', 'bob'), ('help', 'bob'), ('faq', NULL);
 
 -- case: one column

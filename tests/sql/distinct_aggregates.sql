@@ -18,12 +18,14 @@ SELECT page, sum(DISTINCT seconds) AS seconds, avg(DISTINCT paid) AS paid FROM v
 
 -- case: with and without DISTINCT
 -- Both in one query.
-SELECT page, count(visitor) AS visits, count(DISTINCT visitor) AS visitors, sum(seconds) AS all_seconds, sum(DISTINCT seconds) AS seconds
+SELECT page, count(visitor) AS visits, count(DISTINCT visitor) AS visitors, sum(seconds) AS all_seconds,
+       sum(DISTINCT seconds) AS seconds
 FROM visits GROUP BY page;
 
 -- case: several DISTINCT columns
 -- Each aggregate has its own set of values.
-SELECT count(DISTINCT page) AS pages, count(DISTINCT visitor) AS visitors, count(DISTINCT seconds) AS durations FROM visits;
+SELECT count(DISTINCT page) AS pages, count(DISTINCT visitor) AS visitors, count(DISTINCT seconds) AS durations
+FROM visits;
 
 -- case: DISTINCT over an expression
 -- Values are distinct after the computation.

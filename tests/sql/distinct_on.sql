@@ -5,7 +5,8 @@
 -- setup
 CREATE TABLE prices (item text, day date, price int, source text);
 INSERT INTO prices VALUES
-    ('a', '2026-01-01', 10, 'x'), ('a', '2026-01-03', 12, 'y'), ('b', '2026-01-02', 7, NULL), (NULL, '2026-01-01', 1, 'x'),
+    ('a', '2026-01-01', 10, 'x'), ('a', '2026-01-03', 12, 'y'), ('b', '2026-01-02', 7, NULL),
+    (NULL, '2026-01-01', 1, 'x'),
     ('b', NULL, 9, 'y'), ('a', '2026-01-03', 12, 'y');
 CREATE TABLE items (item text, name text);
 INSERT INTO items VALUES ('a', 'apple'), ('b', 'berry'), ('c', 'cherry');
@@ -32,7 +33,8 @@ SELECT DISTINCT ON (item) item, source, price FROM prices ORDER BY item;
 
 -- case: over a join
 -- The latest price with the item's name.
-SELECT DISTINCT ON (i.name) i.name, p.price, p.day FROM items i LEFT JOIN prices p ON p.item = i.item ORDER BY i.name, p.day DESC NULLS LAST, p.price;
+SELECT DISTINCT ON (i.name) i.name, p.price, p.day FROM items i LEFT JOIN prices p ON p.item = i.item
+ORDER BY i.name, p.day DESC NULLS LAST, p.price;
 
 -- case: in a subquery
 -- The latest prices are added up.
@@ -41,7 +43,8 @@ FROM (SELECT DISTINCT ON (item) item, price FROM prices ORDER BY item, day DESC 
 
 -- case: of groups
 -- The best source of each item.
-SELECT DISTINCT ON (item) item, source, sum(price) AS total FROM prices GROUP BY item, source ORDER BY item, sum(price) DESC, source;
+SELECT DISTINCT ON (item) item, source, sum(price) AS total FROM prices GROUP BY item, source
+ORDER BY item, sum(price) DESC, source;
 
 -- change: newer prices and an older one
 INSERT INTO prices VALUES ('a', '2026-01-05', 8, 'z'), ('b', '2025-12-31', 3, 'z'), ('c', '2026-01-01', 5, 'x');

@@ -1,12 +1,13 @@
 -- EXISTS and NOT EXISTS
 --
--- A row qualifies with the first match and no longer with the last one gone; how many matches there are does not matter.
+-- A row qualifies with the first match, and no longer when the last one goes. How many there are does not matter.
 
 -- setup
 CREATE TABLE customers (id int, name text, city text);
 CREATE TABLE orders (id int, customer_id int, total int, item text);
 CREATE TABLE recalls (item text);
-INSERT INTO customers VALUES (1, 'Ada', 'Oslo'), (2, 'Ben', 'Rome'), (3, 'Cy', NULL), (NULL, 'Nemo', 'Rome'), (2, 'Ben', 'Rome');
+INSERT INTO customers VALUES (1, 'Ada', 'Oslo'), (2, 'Ben', 'Rome'), (3, 'Cy', NULL), (NULL, 'Nemo', 'Rome'),
+    (2, 'Ben', 'Rome');
 INSERT INTO orders VALUES (10, 1, 5, 'pen'), (11, 1, 50, 'ink'), (12, NULL, 7, 'pen'), (13, 2, 3, NULL);
 INSERT INTO recalls VALUES ('ink'), (NULL);
 
@@ -25,7 +26,8 @@ SELECT c.name FROM customers c WHERE EXISTS (SELECT FROM orders o WHERE o.custom
 -- case: two of them
 -- Customers with orders, but none above 10.
 SELECT c.name FROM customers c
-WHERE EXISTS (SELECT FROM orders o WHERE o.customer_id = c.id) AND NOT EXISTS (SELECT FROM orders o WHERE o.customer_id = c.id AND o.total > 10);
+WHERE EXISTS (SELECT FROM orders o WHERE o.customer_id = c.id)
+    AND NOT EXISTS (SELECT FROM orders o WHERE o.customer_id = c.id AND o.total > 10);
 
 -- case: uncorrelated
 -- All customers, or none.
@@ -41,12 +43,14 @@ SELECT c.name, EXISTS (SELECT FROM orders o WHERE o.customer_id = c.id) AS buys 
 
 -- case: over a join
 -- Customers who bought something that was recalled.
-SELECT c.name FROM customers c WHERE EXISTS (SELECT FROM orders o JOIN recalls r ON r.item = o.item WHERE o.customer_id = c.id);
+SELECT c.name FROM customers c
+WHERE EXISTS (SELECT FROM orders o JOIN recalls r ON r.item = o.item WHERE o.customer_id = c.id);
 
 -- case: EXISTS in EXISTS
 -- The same, nested.
 SELECT c.name FROM customers c
-WHERE EXISTS (SELECT FROM orders o WHERE o.customer_id = c.id AND NOT EXISTS (SELECT FROM recalls r WHERE r.item = o.item));
+WHERE EXISTS (SELECT FROM orders o
+              WHERE o.customer_id = c.id AND NOT EXISTS (SELECT FROM recalls r WHERE r.item = o.item));
 
 -- case: the same table
 -- Customers who share their city with another one.
@@ -54,7 +58,8 @@ SELECT a.id, a.name FROM customers a WHERE EXISTS (SELECT FROM customers b WHERE
 
 -- case: over a group
 -- Customers with at least two orders.
-SELECT c.name FROM customers c WHERE EXISTS (SELECT o.customer_id FROM orders o WHERE o.customer_id = c.id GROUP BY o.customer_id HAVING count(*) > 1);
+SELECT c.name FROM customers c
+WHERE EXISTS (SELECT o.customer_id FROM orders o WHERE o.customer_id = c.id GROUP BY o.customer_id HAVING count(*) > 1);
 
 -- change: first orders
 INSERT INTO orders VALUES (14, 3, 11, 'pen'), (15, 2, 60, 'ink');

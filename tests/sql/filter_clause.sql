@@ -5,21 +5,25 @@
 -- setup
 CREATE TABLE tickets (team text, state text, hours numeric(5, 1), opened date);
 INSERT INTO tickets VALUES
-    ('a', 'open', 1.0, '2026-01-01'), ('a', 'done', 2.5, '2026-01-02'), ('a', 'done', 2.5, '2026-01-02'), ('b', 'open', NULL, NULL),
+    ('a', 'open', 1.0, '2026-01-01'), ('a', 'done', 2.5, '2026-01-02'), ('a', 'done', 2.5, '2026-01-02'),
+    ('b', 'open', NULL, NULL),
     ('b', NULL, 4.0, '2026-01-05'), (NULL, 'done', 3.0, '2026-02-01');
 
 -- case: counts by state
 -- A pivot with FILTER.
-SELECT team, count(*) AS n, count(*) FILTER (WHERE state = 'open') AS open, count(*) FILTER (WHERE state = 'done') AS done
+SELECT team, count(*) AS n, count(*) FILTER (WHERE state = 'open') AS open,
+       count(*) FILTER (WHERE state = 'done') AS done
 FROM tickets GROUP BY team;
 
 -- case: sums that may have no rows
 -- A group whose rows all fail the filter gets NULL.
-SELECT team, sum(hours) FILTER (WHERE state = 'done') AS done_hours, avg(hours) FILTER (WHERE hours > 2) AS long FROM tickets GROUP BY team;
+SELECT team, sum(hours) FILTER (WHERE state = 'done') AS done_hours, avg(hours) FILTER (WHERE hours > 2) AS long
+FROM tickets GROUP BY team;
 
 -- case: extremes of a part
 -- min and max with a condition.
-SELECT team, min(opened) FILTER (WHERE state = 'open') AS oldest_open, max(hours) FILTER (WHERE state <> 'open') AS most FROM tickets GROUP BY team;
+SELECT team, min(opened) FILTER (WHERE state = 'open') AS oldest_open, max(hours) FILTER (WHERE state <> 'open') AS most
+FROM tickets GROUP BY team;
 
 -- case: distinct values of a part
 -- DISTINCT and FILTER together.
@@ -35,7 +39,8 @@ SELECT team FROM tickets GROUP BY team HAVING count(*) FILTER (WHERE state = 'op
 
 -- case: conditions over two columns
 -- Any expression over the row.
-SELECT team, bool_or(hours > 2) FILTER (WHERE opened < '2026-01-15' AND state IS NOT NULL) AS early_long FROM tickets GROUP BY team;
+SELECT team, bool_or(hours > 2) FILTER (WHERE opened < '2026-01-15' AND state IS NOT NULL) AS early_long FROM tickets
+GROUP BY team;
 
 -- case: FILTER over a join
 -- Conditions over both tables.
@@ -46,7 +51,8 @@ FROM tickets a JOIN tickets b ON b.team = a.team GROUP BY a.team;
 INSERT INTO tickets VALUES ('b', 'done', 8.0, '2026-01-09'), ('c', 'open', 0.5, '2026-01-10');
 
 -- change: work is done, other work is opened again
-UPDATE tickets SET state = CASE state WHEN 'open' THEN 'done' WHEN 'done' THEN 'open' ELSE 'open' END, hours = hours + 1;
+UPDATE tickets
+SET state = CASE state WHEN 'open' THEN 'done' WHEN 'done' THEN 'open' ELSE 'open' END, hours = hours + 1;
 
 -- change: done is archived
 DELETE FROM tickets WHERE state = 'done';

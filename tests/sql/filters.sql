@@ -68,7 +68,8 @@ SELECT 'parcel' AS kind, id FROM parcels WHERE price IS NOT NULL ORDER BY price 
 INSERT INTO parcels VALUES (6, 'Rome', 5.00, 0, '2026-02-10', '{heavy}'), (2, 'Oslo', 0.25, 3, '2026-01-06', '{}');
 
 -- change: values cross bounds, NULLs come and go
-UPDATE parcels SET weight = CASE WHEN weight IS NULL THEN 2.5 WHEN id = 1 THEN NULL ELSE weight + 1 END, price = price - 5;
+UPDATE parcels
+SET weight = CASE WHEN weight IS NULL THEN 2.5 WHEN id = 1 THEN NULL ELSE weight + 1 END, price = price - 5;
 
 -- change: one of two equal rows goes
 DELETE FROM parcels WHERE ctid IN (SELECT ctid FROM parcels WHERE id = 4 LIMIT 1);

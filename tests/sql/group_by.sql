@@ -5,8 +5,10 @@
 -- setup
 CREATE TABLE sales (id int, shop text, day date, qty int, price numeric(6, 2), rate double precision);
 INSERT INTO sales VALUES
-    (1, 'north', '2026-01-01', 2, 1.50, 0.1), (2, 'north', '2026-01-02', 1, 9.99, 0.2), (3, 'south', '2026-01-01', 5, 2.00, 0.3),
-    (4, NULL, '2026-01-03', 1, 4.00, NULL), (5, 'east', NULL, NULL, 3.00, 0.5), (3, 'south', '2026-01-01', 5, 2.00, 0.3);
+    (1, 'north', '2026-01-01', 2, 1.50, 0.1), (2, 'north', '2026-01-02', 1, 9.99, 0.2),
+    (3, 'south', '2026-01-01', 5, 2.00, 0.3),
+    (4, NULL, '2026-01-03', 1, 4.00, NULL), (5, 'east', NULL, NULL, 3.00, 0.5),
+    (3, 'south', '2026-01-01', 5, 2.00, 0.3);
 
 -- case: one key
 -- Rows, quantity and turnover per shop.
@@ -42,7 +44,8 @@ SELECT shop FROM sales GROUP BY shop HAVING sum(qty) >= 3 AND max(price) < 5;
 
 -- case: expressions over aggregates
 -- Computed from the finished aggregates.
-SELECT shop, sum(qty * price) / NULLIF(sum(qty), 0) AS unit_price, count(*) || ' rows' AS label FROM sales GROUP BY shop;
+SELECT shop, sum(qty * price) / NULLIF(sum(qty), 0) AS unit_price, count(*) || ' rows' AS label FROM sales
+GROUP BY shop;
 
 -- case: a group of groups
 -- How many shops have how many sales.
@@ -58,7 +61,8 @@ SELECT s.id, s.shop, count(*) AS copies FROM sales s GROUP BY s.id, s.shop;
 
 -- case: CASE inside an aggregate
 -- A pivot.
-SELECT day, sum(CASE WHEN shop = 'north' THEN qty END) AS north, sum(CASE WHEN shop = 'south' THEN qty ELSE 0 END) AS south
+SELECT day, sum(CASE WHEN shop = 'north' THEN qty END) AS north,
+       sum(CASE WHEN shop = 'south' THEN qty ELSE 0 END) AS south
 FROM sales GROUP BY day;
 
 -- change: new groups and a new row in an old one

@@ -5,7 +5,8 @@
 -- setup
 CREATE TABLE sales (region text, shop text, item text, qty int);
 INSERT INTO sales VALUES
-    ('n', 'n1', 'pen', 5), ('n', 'n1', 'ink', 2), ('n', 'n2', 'pen', 1), ('s', 's1', 'pen', 7), ('s', NULL, 'ink', 3), (NULL, NULL, 'pen', 1), ('s', 's1', 'pen', 7);
+    ('n', 'n1', 'pen', 5), ('n', 'n1', 'ink', 2), ('n', 'n2', 'pen', 1), ('s', 's1', 'pen', 7), ('s', NULL, 'ink', 3),
+    (NULL, NULL, 'pen', 1), ('s', 's1', 'pen', 7);
 
 -- case: ROLLUP
 -- Shops, regions and the grand total.
@@ -45,7 +46,8 @@ SELECT upper(region) AS r, qty > 2 AS many, count(*) AS n FROM sales GROUP BY CU
 
 -- case: labels for subtotals
 -- GROUPING inside CASE.
-SELECT CASE WHEN GROUPING(region) = 1 THEN 'all' ELSE COALESCE(region, '?') END AS region, sum(qty) AS qty FROM sales GROUP BY ROLLUP (region);
+SELECT CASE WHEN GROUPING(region) = 1 THEN 'all' ELSE COALESCE(region, '?') END AS region, sum(qty) AS qty FROM sales
+GROUP BY ROLLUP (region);
 
 -- change: a new region and a shop without a name
 INSERT INTO sales VALUES ('w', 'w1', 'pen', 4), ('n', NULL, 'ink', 6);

@@ -34,7 +34,8 @@ SELECT item FROM ordered EXCEPT SELECT item FROM delivered INTERSECT SELECT item
 
 -- case: parentheses
 -- The symmetric difference.
-(SELECT item FROM ordered EXCEPT SELECT item FROM delivered) UNION ALL (SELECT item FROM delivered EXCEPT SELECT item FROM ordered);
+(SELECT item FROM ordered EXCEPT SELECT item FROM delivered)
+UNION ALL (SELECT item FROM delivered EXCEPT SELECT item FROM ordered);
 
 -- case: groups compared
 -- Totals that agree.

@@ -4,7 +4,8 @@
 
 -- setup
 CREATE TABLE props (item int, key text, val text, n int);
-INSERT INTO props VALUES (1, 'colour', 'red', 1), (1, 'size', NULL, 2), (2, 'colour', 'blue', NULL), (3, 'none', NULL, NULL), (1, 'size', NULL, 2);
+INSERT INTO props VALUES (1, 'colour', 'red', 1), (1, 'size', NULL, 2), (2, 'colour', 'blue', NULL),
+    (3, 'none', NULL, NULL), (1, 'size', NULL, 2);
 
 -- case: jsonb_agg
 -- An array of values, NULLs included.
@@ -32,11 +33,13 @@ SELECT item, jsonb_object_agg(key, val) FILTER (WHERE val IS NOT NULL) AS doc FR
 
 -- case: strict variants
 -- They leave NULLs out by themselves.
-SELECT item, jsonb_agg_strict(val ORDER BY key, val) AS vals, jsonb_object_agg_strict(key, val ORDER BY key, val) AS doc FROM props GROUP BY item;
+SELECT item, jsonb_agg_strict(val ORDER BY key, val) AS vals, jsonb_object_agg_strict(key, val ORDER BY key, val) AS doc
+FROM props GROUP BY item;
 
 -- case: standard JSON_ARRAYAGG and JSON_OBJECTAGG
 -- The spelling of the SQL standard.
-SELECT item, JSON_ARRAYAGG(val ORDER BY key, val RETURNING jsonb) AS vals, JSON_OBJECTAGG(key : n RETURNING jsonb) AS doc
+SELECT item, JSON_ARRAYAGG(val ORDER BY key, val RETURNING jsonb) AS vals,
+       JSON_OBJECTAGG(key : n RETURNING jsonb) AS doc
 FROM props WHERE n IS NOT NULL OR key = 'none' GROUP BY item;
 
 -- case: one document for the whole table

@@ -4,7 +4,8 @@
 
 -- setup
 CREATE TABLE accounts (id int PRIMARY KEY, owner text UNIQUE, branch int);
-CREATE TABLE moves (id int PRIMARY KEY, account int REFERENCES accounts ON UPDATE CASCADE ON DELETE CASCADE, amount int);
+CREATE TABLE moves (id int PRIMARY KEY, account int REFERENCES accounts ON UPDATE CASCADE ON DELETE CASCADE,
+    amount int);
 CREATE TABLE logs (account int, line text);
 INSERT INTO accounts VALUES (1, 'ann', 10), (2, 'bob', 10), (3, NULL, 20);
 INSERT INTO moves VALUES (100, 1, 5), (101, 1, -3), (102, 2, 8), (103, NULL, 1);
@@ -28,7 +29,8 @@ SELECT account, sum(amount) AS balance, count(*) AS n FROM moves GROUP BY accoun
 
 -- case: grouped by a column of the other table
 -- A changed branch moves whole balances.
-SELECT a.branch, sum(m.amount) AS balance, count(DISTINCT a.id) AS accounts FROM accounts a LEFT JOIN moves m ON m.account = a.id GROUP BY a.branch;
+SELECT a.branch, sum(m.amount) AS balance, count(DISTINCT a.id) AS accounts FROM accounts a
+LEFT JOIN moves m ON m.account = a.id GROUP BY a.branch;
 
 -- case: a semi join by the key
 -- Accounts with a log line.
@@ -40,7 +42,8 @@ SELECT a.id, b.id AS next FROM accounts a JOIN accounts b ON b.id = a.id + 1;
 
 -- case: grouped by the primary key
 -- The other columns follow from the key.
-SELECT a.id, a.owner, a.branch, count(m.id) AS moves FROM accounts a LEFT JOIN moves m ON m.account = a.id GROUP BY a.id;
+SELECT a.id, a.owner, a.branch, count(m.id) AS moves FROM accounts a LEFT JOIN moves m ON m.account = a.id
+GROUP BY a.id;
 
 -- change: keys are shifted
 UPDATE accounts SET id = id + 10;

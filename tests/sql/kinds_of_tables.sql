@@ -12,7 +12,8 @@ CREATE TABLE animals (name text, legs int);
 CREATE TABLE birds (wings int) INHERITS (animals);
 INSERT INTO animals VALUES ('dog', 4);
 INSERT INTO birds VALUES ('owl', 2, 2);
-CREATE TABLE boxes (w int, h int, area int GENERATED ALWAYS AS (w * h) STORED, half int GENERATED ALWAYS AS (w / 2) VIRTUAL);
+CREATE TABLE boxes (w int, h int, area int GENERATED ALWAYS AS (w * h) STORED,
+    half int GENERATED ALWAYS AS (w / 2) VIRTUAL);
 INSERT INTO boxes VALUES (2, 3), (4, NULL);
 
 -- case: a partitioned table

@@ -55,7 +55,8 @@ INSERT INTO guests VALUES
     (2, 'zzz', 'éclair', '2020-02-29', '1 year', 'infinity', 1000, 'Infinity');
 
 -- change: the extremes change
-UPDATE guests SET name = 'mmm', label = 'mmm', born = '1950-06-15', stay = '2 days', bill = 7, rate = 1 WHERE name IN ('AAA', 'zzz');
+UPDATE guests SET name = 'mmm', label = 'mmm', born = '1950-06-15', stay = '2 days', bill = 7, rate = 1
+WHERE name IN ('AAA', 'zzz');
 
 -- change: the extremes are deleted
 DELETE FROM guests WHERE name = 'Zed' OR label = 'apple';

@@ -7,7 +7,8 @@ CREATE SCHEMA "Odd Schema";
 CREATE TABLE "Odd Schema"."Order" ("select" int, "Größe" text, "a""b" text, "with space" int);
 CREATE TABLE "user" ("group" int, "Größe" text);
 INSERT INTO "Odd Schema"."Order" VALUES
-    (1, 'groß', E'tab\there', 1), (2, 'クジラ', E'line\nbreak', NULL), (3, '', 'NULL', 3), (4, NULL, '\N', 4), (5, '🐋', '"quoted", comma', 5), (3, '', 'NULL', 3);
+    (1, 'groß', E'tab\there', 1), (2, 'クジラ', E'line\nbreak', NULL), (3, '', 'NULL', 3), (4, NULL, '\N', 4),
+    (5, '🐋', '"quoted", comma', 5), (3, '', 'NULL', 3);
 INSERT INTO "user" VALUES (1, 'groß'), (2, '🐋'), (3, ''), (4, NULL);
 
 -- case: quoted columns

@@ -16,7 +16,9 @@ SELECT max(turnover) AS best FROM (SELECT customer, sum(total) AS turnover FROM 
 
 -- case: three levels of FROM
 -- Filters at every level.
-SELECT customer, n FROM (SELECT customer, count(*) AS n FROM (SELECT id, customer FROM orders WHERE total > 8) big GROUP BY customer) c WHERE n > 1;
+SELECT customer, n
+FROM (SELECT customer, count(*) AS n FROM (SELECT id, customer FROM orders WHERE total > 8) big GROUP BY customer) c
+WHERE n > 1;
 
 -- case: IN of IN
 -- Customers who ordered something that is out of stock.
@@ -26,7 +28,8 @@ WHERE id IN (SELECT order_id FROM lines WHERE item IN (SELECT item FROM stock WH
 -- case: EXISTS with a scalar inside
 -- Orders with a line larger than the stock.
 SELECT o.id FROM orders o
-WHERE EXISTS (SELECT FROM lines l WHERE l.order_id = o.id AND l.qty > COALESCE((SELECT s.qty FROM stock s WHERE s.item = l.item ORDER BY s.qty LIMIT 1), 0));
+WHERE EXISTS (SELECT FROM lines l WHERE l.order_id = o.id
+    AND l.qty > COALESCE((SELECT s.qty FROM stock s WHERE s.item = l.item ORDER BY s.qty LIMIT 1), 0));
 
 -- case: a scalar over a grouped subquery
 -- Above the average of the customers' turnovers.
@@ -36,7 +39,8 @@ HAVING sum(total) >= (SELECT avg(t) FROM (SELECT sum(total) AS t FROM orders GRO
 -- case: NOT EXISTS of NOT EXISTS
 -- Relational division: orders that contain every item in stock with a quantity.
 SELECT o.id FROM orders o
-WHERE NOT EXISTS (SELECT FROM stock s WHERE s.qty > 0 AND s.item <> 'lid' AND NOT EXISTS (SELECT FROM lines l WHERE l.order_id = o.id AND l.item = s.item));
+WHERE NOT EXISTS (SELECT FROM stock s WHERE s.qty > 0 AND s.item <> 'lid'
+    AND NOT EXISTS (SELECT FROM lines l WHERE l.order_id = o.id AND l.item = s.item));
 
 -- case: a subquery in a join condition
 -- The condition asks another table.
@@ -45,12 +49,14 @@ SELECT o.id, l.item FROM orders o JOIN lines l ON l.order_id = o.id AND l.item I
 -- case: a subquery in FROM with a subquery as a value
 -- Value subqueries below a join.
 SELECT o.id, d.need FROM orders o
-JOIN (SELECT l.order_id, l.qty - (SELECT count(*) FROM stock s WHERE s.item = l.item) AS need FROM lines l) d ON d.order_id = o.id;
+JOIN (SELECT l.order_id, l.qty - (SELECT count(*) FROM stock s WHERE s.item = l.item) AS need FROM lines l) d
+    ON d.order_id = o.id;
 
 -- case: group by a subquery's value
 -- The value is a key.
 SELECT available, count(*) AS lines
-FROM (SELECT EXISTS (SELECT FROM stock s WHERE s.item = l.item AND s.qty >= l.qty) AS available FROM lines l) x GROUP BY available;
+FROM (SELECT EXISTS (SELECT FROM stock s WHERE s.item = l.item AND s.qty >= l.qty) AS available FROM lines l) x
+GROUP BY available;
 
 -- change: stock and lines
 INSERT INTO stock VALUES ('cap', 0), ('lid', 1);

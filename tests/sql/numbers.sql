@@ -54,7 +54,8 @@ SELECT sm, sm::int * 2 AS twice, (sm / 7.0)::numeric(10, 4) AS part FROM nums;
 SELECT fl, count(*) AS n FROM nums GROUP BY fl;
 
 -- change: more of the same
-INSERT INTO nums VALUES (5, 9223372036854775807, 1e-20, 9999999999.99, 0.2, 1), (6, 1, 0.0000000000000000000000000001, 0.30, 1e-300, 2);
+INSERT INTO nums VALUES (5, 9223372036854775807, 1e-20, 9999999999.99, 0.2, 1),
+    (6, 1, 0.0000000000000000000000000001, 0.30, 1e-300, 2);
 
 -- change: special values go, others come
 UPDATE nums SET exact = 1.5, fl = 0.1, money = 0.10 WHERE id = 2;

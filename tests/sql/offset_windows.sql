@@ -5,7 +5,8 @@
 -- setup
 CREATE TABLE meter (id int, place text, day date, value int);
 INSERT INTO meter VALUES
-    (1, 'x', '2026-01-01', 10), (2, 'x', '2026-01-02', 15), (3, 'x', '2026-01-04', NULL), (4, 'y', '2026-01-01', 100), (5, 'y', NULL, 90), (6, NULL, '2026-01-01', 1);
+    (1, 'x', '2026-01-01', 10), (2, 'x', '2026-01-02', 15), (3, 'x', '2026-01-04', NULL), (4, 'y', '2026-01-01', 100),
+    (5, 'y', NULL, 90), (6, NULL, '2026-01-01', 1);
 
 -- case: lag
 -- The value of the row before.
@@ -22,7 +23,9 @@ SELECT id, value - lag(value) OVER (PARTITION BY place ORDER BY day, id) AS grow
 -- case: first_value and last_value
 -- The first of the partition, and the last of the whole frame.
 SELECT id, first_value(value) OVER (PARTITION BY place ORDER BY day, id) AS first,
-       last_value(value) OVER (PARTITION BY place ORDER BY day, id ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS last FROM meter;
+       last_value(value) OVER (PARTITION BY place ORDER BY day, id
+                               ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS last
+FROM meter;
 
 -- case: nth_value
 -- The second value, NULL before the frame reaches it.
@@ -30,13 +33,17 @@ SELECT id, nth_value(value, 2) OVER (PARTITION BY place ORDER BY day, id) AS sec
 
 -- case: gaps between days
 -- Rows that come more than a day after the one before.
-SELECT place, day, gap FROM (SELECT place, day, day - lag(day) OVER (PARTITION BY place ORDER BY day) AS gap FROM meter WHERE day IS NOT NULL) g WHERE gap > 1;
+SELECT place, day, gap
+FROM (SELECT place, day, day - lag(day) OVER (PARTITION BY place ORDER BY day) AS gap
+      FROM meter WHERE day IS NOT NULL) g
+WHERE gap > 1;
 
 -- case: islands
 -- Sessions: a new one begins after a gap.
 SELECT place, session, count(*) AS n, min(day) AS since
 FROM (SELECT place, day, sum(CASE WHEN gap > 1 THEN 1 ELSE 0 END) OVER (PARTITION BY place ORDER BY day) AS session
-      FROM (SELECT place, day, day - lag(day) OVER (PARTITION BY place ORDER BY day) AS gap FROM meter WHERE day IS NOT NULL) g) s
+      FROM (SELECT place, day, day - lag(day) OVER (PARTITION BY place ORDER BY day) AS gap
+            FROM meter WHERE day IS NOT NULL) g) s
 GROUP BY place, session;
 
 -- case: a neighbour by another order
@@ -45,7 +52,8 @@ SELECT id, lag(id) OVER (ORDER BY value DESC NULLS LAST, id) AS next_higher FROM
 
 -- case: changes only
 -- Rows whose value differs from the one before.
-SELECT id FROM (SELECT id, value, lag(value) OVER (PARTITION BY place ORDER BY day, id) AS b FROM meter) m WHERE value IS DISTINCT FROM b;
+SELECT id FROM (SELECT id, value, lag(value) OVER (PARTITION BY place ORDER BY day, id) AS b FROM meter) m
+WHERE value IS DISTINCT FROM b;
 
 -- change: a day in between
 INSERT INTO meter VALUES (7, 'x', '2026-01-03', 18), (8, 'y', '2026-01-09', 110);

@@ -1,6 +1,6 @@
 -- Outer joins
 --
--- A row without a match is padded with NULLs. The padding goes when the first match arrives and returns when the last one goes.
+-- A row without a match is padded with NULLs: no longer when its first match arrives, again when the last one goes.
 
 -- setup
 CREATE TABLE customers (id int, name text, city text);
@@ -66,7 +66,8 @@ FROM customers c LEFT JOIN (SELECT customer_id, total, 'seen' AS mark FROM order
 -- case: outer join with an aggregate
 -- The grouped side pads like a table.
 SELECT c.name, t.total
-FROM customers c LEFT JOIN (SELECT customer_id, sum(total) AS total FROM orders GROUP BY customer_id) t ON t.customer_id = c.id;
+FROM customers c
+LEFT JOIN (SELECT customer_id, sum(total) AS total FROM orders GROUP BY customer_id) t ON t.customer_id = c.id;
 
 -- case: two keys
 -- Both must match; NULL city never does.

@@ -6,7 +6,8 @@
 CREATE TABLE timings (api text, ms int, took interval, outcome text, score numeric(6, 2));
 INSERT INTO timings VALUES
     ('get', 10, '1 s', 'ok', 1.5), ('get', 30, '2 s', 'ok', 2.5), ('get', 20, '4 s', 'late', NULL),
-    ('put', 5, '1 min', 'late', 9), ('put', NULL, NULL, NULL, 8.25), (NULL, 7, '7 s', 'ok', 0), ('get', 30, '2 s', 'ok', 2.5);
+    ('put', 5, '1 min', 'late', 9), ('put', NULL, NULL, NULL, 8.25), (NULL, 7, '7 s', 'ok', 0),
+    ('get', 30, '2 s', 'ok', 2.5);
 
 -- case: the median
 -- Interpolated between the two in the middle.
@@ -14,7 +15,8 @@ SELECT api, percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) AS median FROM timin
 
 -- case: discrete percentiles
 -- Always one of the values, of any type with an order.
-SELECT api, percentile_disc(0.5) WITHIN GROUP (ORDER BY outcome) AS outcome, percentile_disc(0.9) WITHIN GROUP (ORDER BY score DESC) AS score
+SELECT api, percentile_disc(0.5) WITHIN GROUP (ORDER BY outcome) AS outcome,
+       percentile_disc(0.9) WITHIN GROUP (ORDER BY score DESC) AS score
 FROM timings GROUP BY api;
 
 -- case: several percentiles at once
@@ -31,7 +33,8 @@ SELECT api, mode() WITHIN GROUP (ORDER BY outcome) AS usual FROM timings GROUP B
 
 -- case: percentiles of a part
 -- With FILTER.
-SELECT api, percentile_cont(0.9) WITHIN GROUP (ORDER BY ms) FILTER (WHERE outcome = 'ok') AS p90 FROM timings GROUP BY api;
+SELECT api, percentile_cont(0.9) WITHIN GROUP (ORDER BY ms) FILTER (WHERE outcome = 'ok') AS p90 FROM timings
+GROUP BY api;
 
 -- case: beside ordinary aggregates
 -- Counters and lists of values in one row.
@@ -46,7 +49,8 @@ SELECT api FROM timings GROUP BY api HAVING percentile_cont(0.5) WITHIN GROUP (O
 SELECT api, rank(15) WITHIN GROUP (ORDER BY ms) AS would_be FROM timings GROUP BY api;
 
 -- change: new values on both ends
-INSERT INTO timings VALUES ('get', 1, '1 ms', 'late', 7), ('put', 100, '1 hour', 'ok', 1), ('put', 50, '1 day', 'ok', 1);
+INSERT INTO timings VALUES ('get', 1, '1 ms', 'late', 7), ('put', 100, '1 hour', 'ok', 1),
+    ('put', 50, '1 day', 'ok', 1);
 
 -- change: the middle moves
 UPDATE timings SET ms = ms * 3, outcome = 'late', took = took * 2 WHERE ms BETWEEN 7 AND 30;

@@ -4,7 +4,8 @@
 
 -- setup
 CREATE TABLE results (id int, race text, runner text, secs int);
-INSERT INTO results VALUES (1, 'a', 'ann', 50), (2, 'a', 'bob', 45), (3, 'a', 'cy', 50), (4, 'b', 'ann', 60), (5, 'b', 'dee', NULL), (6, NULL, 'ed', 10), (7, NULL, 'flo', 12);
+INSERT INTO results VALUES (1, 'a', 'ann', 50), (2, 'a', 'bob', 45), (3, 'a', 'cy', 50), (4, 'b', 'ann', 60),
+    (5, 'b', 'dee', NULL), (6, NULL, 'ed', 10), (7, NULL, 'flo', 12);
 CREATE TABLE races (race text, title text);
 INSERT INTO races VALUES ('a', 'sprint'), ('b', 'hurdles');
 
@@ -14,11 +15,13 @@ SELECT id, row_number() OVER (PARTITION BY race ORDER BY secs, id) AS n FROM res
 
 -- case: rank and dense_rank
 -- Ties share a rank, with and without gaps after them.
-SELECT id, rank() OVER (PARTITION BY race ORDER BY secs) AS rank, dense_rank() OVER (PARTITION BY race ORDER BY secs) AS dense FROM results;
+SELECT id, rank() OVER (PARTITION BY race ORDER BY secs) AS rank,
+       dense_rank() OVER (PARTITION BY race ORDER BY secs) AS dense FROM results;
 
 -- case: shares
 -- percent_rank and cume_dist.
-SELECT id, percent_rank() OVER (PARTITION BY race ORDER BY secs) AS pr, cume_dist() OVER (PARTITION BY race ORDER BY secs) AS cd FROM results;
+SELECT id, percent_rank() OVER (PARTITION BY race ORDER BY secs) AS pr,
+       cume_dist() OVER (PARTITION BY race ORDER BY secs) AS cd FROM results;
 
 -- case: ntile
 -- Two halves of each race.
@@ -30,7 +33,8 @@ SELECT id, rank() OVER (ORDER BY secs DESC NULLS LAST) AS rank FROM results;
 
 -- case: the winner of each race
 -- A filter over a window in a subquery.
-SELECT race, runner FROM (SELECT race, runner, rank() OVER (PARTITION BY race ORDER BY secs) AS r FROM results) x WHERE r = 1;
+SELECT race, runner FROM (SELECT race, runner, rank() OVER (PARTITION BY race ORDER BY secs) AS r FROM results) x
+WHERE r = 1;
 
 -- case: an open order
 -- Ties in row_number are broken by the other columns, as the recorded query says.
@@ -42,7 +46,8 @@ SELECT id, row_number() OVER (PARTITION BY race, secs > 48 ORDER BY id) AS n FRO
 
 -- case: rank over a join
 -- The window is computed after the join.
-SELECT c.title, r.runner, rank() OVER (PARTITION BY c.title ORDER BY r.secs) AS rank FROM races c JOIN results r ON r.race = c.race;
+SELECT c.title, r.runner, rank() OVER (PARTITION BY c.title ORDER BY r.secs) AS rank FROM races c
+JOIN results r ON r.race = c.race;
 
 -- case: rank of groups
 -- A window over aggregates.

@@ -1,6 +1,6 @@
 -- What is refused, and what is recomputed
 --
--- Queries without one right answer are refused in every mode. What has an answer but no delta is recomputed, and says why.
+-- Queries without one right answer are refused in every mode. What has an answer but no delta is recomputed, with a reason.
 
 -- setup
 CREATE TABLE t (id int, v int, at timestamptz);

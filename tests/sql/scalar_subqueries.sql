@@ -6,7 +6,8 @@
 CREATE TABLE emps (id int, name text, dept int, pay int);
 CREATE TABLE depts (id int, name text);
 CREATE TABLE config (key text PRIMARY KEY, val int);
-INSERT INTO emps VALUES (1, 'ann', 1, 100), (2, 'bob', 1, 200), (3, 'cy', 2, 300), (4, 'di', NULL, NULL), (3, 'cy', 2, 300);
+INSERT INTO emps VALUES (1, 'ann', 1, 100), (2, 'bob', 1, 200), (3, 'cy', 2, 300), (4, 'di', NULL, NULL),
+    (3, 'cy', 2, 300);
 INSERT INTO depts VALUES (1, 'lab'), (2, 'shop'), (3, 'attic');
 INSERT INTO config VALUES ('min_pay', 150);
 
@@ -56,12 +57,15 @@ SELECT d.id, (SELECT max(pay) FROM emps) - (SELECT min(pay) FROM emps) AS range 
 
 -- case: inside CASE and COALESCE
 -- Evaluated per row.
-SELECT d.name, CASE WHEN (SELECT count(*) FROM emps e WHERE e.dept = d.id) = 0 THEN 'empty' ELSE COALESCE((SELECT min(e.name) FROM emps e WHERE e.dept = d.id), '?') END AS first
+SELECT d.name,
+       CASE WHEN (SELECT count(*) FROM emps e WHERE e.dept = d.id) = 0 THEN 'empty'
+            ELSE COALESCE((SELECT min(e.name) FROM emps e WHERE e.dept = d.id), '?') END AS first
 FROM depts d;
 
 -- case: latest by ORDER BY and LIMIT
 -- The best paid of a department.
-SELECT d.name, (SELECT e.name FROM emps e WHERE e.dept = d.id ORDER BY e.pay DESC NULLS LAST, e.name LIMIT 1) AS best FROM depts d;
+SELECT d.name, (SELECT e.name FROM emps e WHERE e.dept = d.id ORDER BY e.pay DESC NULLS LAST, e.name LIMIT 1) AS best
+FROM depts d;
 
 -- change: a first and a best one
 INSERT INTO emps VALUES (5, 'ed', 3, 50), (6, 'flo', 1, 900);

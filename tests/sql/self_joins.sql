@@ -35,7 +35,8 @@ FROM staff s JOIN depts d ON d.id = s.dept JOIN sites t ON t.id = d.site;
 -- case: three tables in a triangle
 -- Boss and employee in departments of the same site.
 SELECT s.name, b.name AS boss, d.site
-FROM staff s JOIN staff b ON b.id = s.boss JOIN depts d ON d.id = s.dept JOIN depts e ON e.id = b.dept AND e.site = d.site;
+FROM staff s JOIN staff b ON b.id = s.boss JOIN depts d ON d.id = s.dept
+JOIN depts e ON e.id = b.dept AND e.site = d.site;
 
 -- case: a chain padded at both joins
 -- Deletes in depts pad staff, deletes in sites pad departments.

@@ -36,7 +36,8 @@ SELECT id, unnest(scores) AS score FROM posts;
 
 -- case: jsonb_array_elements
 -- Lines of a document.
-SELECT p.id, l.line ->> 'item' AS item, (l.line ->> 'qty')::int AS qty FROM posts p, jsonb_array_elements(p.doc -> 'lines') AS l(line);
+SELECT p.id, l.line ->> 'item' AS item, (l.line ->> 'qty')::int AS qty
+FROM posts p, jsonb_array_elements(p.doc -> 'lines') AS l(line);
 
 -- case: jsonb_each_text
 -- Keys and values of an object.
@@ -48,7 +49,8 @@ SELECT p.id, r.item, r.qty FROM posts p, jsonb_to_recordset(p.doc -> 'lines') AS
 
 -- case: JSON_TABLE
 -- The standard's way.
-SELECT p.id, j.item, j.qty FROM posts p, JSON_TABLE(p.doc, '$.lines[*]' COLUMNS (item text PATH '$.item', qty int PATH '$.qty')) AS j;
+SELECT p.id, j.item, j.qty
+FROM posts p, JSON_TABLE(p.doc, '$.lines[*]' COLUMNS (item text PATH '$.item', qty int PATH '$.qty')) AS j;
 
 -- case: groups over elements
 -- How often each tag is used.
@@ -66,7 +68,9 @@ SELECT g.n, p.id FROM generate_series(0, 3) AS g(n) LEFT JOIN posts p ON p.days 
 INSERT INTO posts VALUES (5, '{green}', '{4,4}', '{"lines": [{"item": "pen", "qty": 9}], "k": {"a": 2}}', 1);
 
 -- change: elements come and go
-UPDATE posts SET tags = tags || '{new}', scores = scores[2:], doc = jsonb_set(doc, '{lines,0}', '{"item": "cap", "qty": 4}'), days = days + 1 WHERE id < 4;
+UPDATE posts
+SET tags = tags || '{new}', scores = scores[2:], doc = jsonb_set(doc, '{lines,0}', '{"item": "cap", "qty": 4}'),
+    days = days + 1 WHERE id < 4;
 
 -- change: NULL instead of empty, and the other way round
 UPDATE posts SET tags = CASE WHEN tags IS NULL THEN '{}'::text[] END, days = NULL WHERE id IN (1, 4);

@@ -4,7 +4,8 @@
 
 -- setup
 CREATE TABLE staff (id int, dept text, site text, pay int);
-INSERT INTO staff VALUES (1, 'lab', 'n', 10), (2, 'lab', 's', 20), (3, 'shop', 'n', 15), (4, 'shop', 's', 15), (5, NULL, 'n', NULL), (6, 'lab', NULL, 30);
+INSERT INTO staff VALUES (1, 'lab', 'n', 10), (2, 'lab', 's', 20), (3, 'shop', 'n', 15), (4, 'shop', 's', 15),
+    (5, NULL, 'n', NULL), (6, 'lab', NULL, 30);
 
 -- case: WINDOW clause
 -- One window, used twice.
@@ -12,7 +13,8 @@ SELECT id, rank() OVER w AS rank, sum(pay) OVER w AS total FROM staff WINDOW w A
 
 -- case: a window that refines another
 -- Order added to a named partition.
-SELECT id, count(*) OVER d AS heads, row_number() OVER (d ORDER BY pay, id) AS n FROM staff WINDOW d AS (PARTITION BY dept);
+SELECT id, count(*) OVER d AS heads, row_number() OVER (d ORDER BY pay, id) AS n FROM staff
+WINDOW d AS (PARTITION BY dept);
 
 -- case: two partitions
 -- A change touches a partition of each.
@@ -20,7 +22,8 @@ SELECT id, sum(pay) OVER (PARTITION BY dept) AS dept_pay, sum(pay) OVER (PARTITI
 
 -- case: a partition and the whole
 -- Share of the department and of everything.
-SELECT id, pay * 100 / NULLIF(sum(pay) OVER (PARTITION BY dept), 0) AS of_dept, pay * 100 / NULLIF(sum(pay) OVER (), 0) AS of_all FROM staff;
+SELECT id, pay * 100 / NULLIF(sum(pay) OVER (PARTITION BY dept), 0) AS of_dept,
+       pay * 100 / NULLIF(sum(pay) OVER (), 0) AS of_all FROM staff;
 
 -- case: two orders
 -- Up and down in one query.
@@ -28,11 +31,13 @@ SELECT id, rank() OVER (ORDER BY pay) AS up, rank() OVER (ORDER BY pay DESC) AS 
 
 -- case: a window over a window
 -- Ranks of department totals.
-SELECT id, total, dense_rank() OVER (ORDER BY total DESC) AS place FROM (SELECT id, sum(pay) OVER (PARTITION BY dept) AS total FROM staff) t;
+SELECT id, total, dense_rank() OVER (ORDER BY total DESC) AS place
+FROM (SELECT id, sum(pay) OVER (PARTITION BY dept) AS total FROM staff) t;
 
 -- case: windows in an expression
 -- Distance to the best of the department.
-SELECT id, max(pay) OVER (PARTITION BY dept) - pay AS to_best, pay > avg(pay) OVER (PARTITION BY site) AS above FROM staff;
+SELECT id, max(pay) OVER (PARTITION BY dept) - pay AS to_best, pay > avg(pay) OVER (PARTITION BY site) AS above
+FROM staff;
 
 -- case: DISTINCT over windows
 -- Applied after the windows.

@@ -5,7 +5,8 @@
 -- setup
 CREATE TABLE samples (grp text, x numeric(8, 3), y double precision, n int);
 INSERT INTO samples VALUES
-    ('a', 1.5, 2.5, 3), ('a', 2.25, 4.0, 5), ('a', 4.125, NULL, 8), ('b', 7, 1.0, NULL), (NULL, 1, 1, 1), (NULL, 3, 9, 2);
+    ('a', 1.5, 2.5, 3), ('a', 2.25, 4.0, 5), ('a', 4.125, NULL, 8), ('b', 7, 1.0, NULL), (NULL, 1, 1, 1),
+    (NULL, 3, 9, 2);
 
 -- case: variance of numerics
 -- Sample and population; one value has no sample variance.
@@ -33,7 +34,8 @@ SELECT grp, regr_slope(y, x) AS slope, regr_intercept(y, x) AS intercept, regr_r
 
 -- case: the parts of a regression
 -- Counts, means and sums of squares of complete pairs.
-SELECT regr_count(y, x) AS n, regr_avgx(y, x) AS ax, regr_avgy(y, x) AS ay, regr_sxx(y, x) AS sxx, regr_syy(y, x) AS syy,
+SELECT regr_count(y, x) AS n, regr_avgx(y, x) AS ax, regr_avgy(y, x) AS ay, regr_sxx(y, x) AS sxx,
+       regr_syy(y, x) AS syy,
        regr_sxy(y, x) AS sxy FROM samples;
 
 -- case: a coefficient of variation

@@ -9,10 +9,14 @@ INSERT INTO shops VALUES ('a', 'north'), ('b', 'north'), ('c', 'south'), (NULL, 
 INSERT INTO sales VALUES (1, 'a', 10), (2, 'a', 20), (3, 'b', 5), (4, NULL, 7), (3, 'b', 5);
 
 -- setup: a stream table of groups, and one over it
-SELECT pgtrickle.create_stream_table('by_shop', 'SELECT shop, sum(amount) AS total, count(*) AS n FROM sales GROUP BY shop', '@yearly', 'DIFFERENTIAL');
-SELECT pgtrickle.create_stream_table('good', 'SELECT shop, total FROM by_shop WHERE total > 8', '@yearly', 'DIFFERENTIAL');
-SELECT pgtrickle.create_stream_table('plain', 'SELECT id, shop, amount FROM sales WHERE amount > 5', '@yearly', 'DIFFERENTIAL');
-SELECT pgtrickle.create_stream_table('whole', 'SELECT shop, max(amount) AS best FROM sales GROUP BY shop', '@yearly', 'FULL');
+SELECT pgtrickle.create_stream_table('by_shop', $$
+    SELECT shop, sum(amount) AS total, count(*) AS n FROM sales GROUP BY shop $$, '@yearly', 'DIFFERENTIAL');
+SELECT pgtrickle.create_stream_table('good', $$
+    SELECT shop, total FROM by_shop WHERE total > 8 $$, '@yearly', 'DIFFERENTIAL');
+SELECT pgtrickle.create_stream_table('plain', $$
+    SELECT id, shop, amount FROM sales WHERE amount > 5 $$, '@yearly', 'DIFFERENTIAL');
+SELECT pgtrickle.create_stream_table('whole', $$
+    SELECT shop, max(amount) AS best FROM sales GROUP BY shop $$, '@yearly', 'FULL');
 
 -- case: a filter over groups
 -- Changed groups are the delta.

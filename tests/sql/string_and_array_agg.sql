@@ -27,7 +27,8 @@ SELECT album, array_agg(pos ORDER BY pos) FILTER (WHERE title IS NOT NULL) AS na
 
 -- case: NULLS FIRST
 -- Where NULLs go is the query's choice.
-SELECT array_agg(seconds ORDER BY seconds DESC NULLS LAST) AS down, array_agg(seconds ORDER BY seconds NULLS FIRST) AS up FROM tracks;
+SELECT array_agg(seconds ORDER BY seconds DESC NULLS LAST) AS down,
+       array_agg(seconds ORDER BY seconds NULLS FIRST) AS up FROM tracks;
 
 -- case: an open order
 -- Without ORDER BY any order would be right; Runnel chooses one and keeps to it.
@@ -43,7 +44,8 @@ SELECT array_agg(pos ORDER BY pos) AS positions FROM tracks WHERE seconds > 1000
 
 -- case: expressions around and inside
 -- Lengths of lists, lists of expressions.
-SELECT album, cardinality(array_agg(upper(title) ORDER BY title)) AS n, array_to_string(array_agg(seconds / 60 ORDER BY seconds), '+') AS minutes
+SELECT album, cardinality(array_agg(upper(title) ORDER BY title)) AS n,
+       array_to_string(array_agg(seconds / 60 ORDER BY seconds), '+') AS minutes
 FROM tracks GROUP BY album;
 
 -- case: arrays of arrays and of rows joined

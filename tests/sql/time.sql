@@ -7,7 +7,8 @@ CREATE TABLE events (id int, at timestamptz, kind text, until timestamptz);
 CREATE TABLE kinds (kind text, keep interval);
 INSERT INTO events VALUES
     (1, now() - interval '2 hours', 'a', now() + interval '1 day'), (2, now() - interval '2 days', 'a', NULL),
-    (3, now() + interval '3 hours', 'b', now() + interval '5 hours'), (4, NULL, 'b', now() - interval '1 hour'), (1, now() - interval '2 hours', 'a', now() + interval '1 day');
+    (3, now() + interval '3 hours', 'b', now() + interval '5 hours'), (4, NULL, 'b', now() - interval '1 hour'),
+    (1, now() - interval '2 hours', 'a', now() + interval '1 day');
 INSERT INTO kinds VALUES ('a', '1 day'), ('b', '7 days');
 
 -- case: the last day
@@ -46,13 +47,15 @@ SELECT e.id FROM events e JOIN kinds k ON k.kind = e.kind WHERE e.at + k.keep > 
 
 -- change: old, new and future rows
 INSERT INTO events VALUES
-    (5, now() - interval '1 minute', 'b', now() + interval '1 minute'), (6, now() - interval '3 days', 'b', NULL), (7, now() + interval '2 days', 'a', NULL);
+    (5, now() - interval '1 minute', 'b', now() + interval '1 minute'), (6, now() - interval '3 days', 'b', NULL),
+    (7, now() + interval '2 days', 'a', NULL);
 
 -- change: rows are moved in time
 UPDATE events SET at = at - interval '23 hours', until = now() - interval '1 second' WHERE id IN (1, 3);
 
 -- change: two rows that will change soon
-INSERT INTO events VALUES (8, now() + interval '1 second', 'c', now() + interval '2 days'), (9, now() - interval '1 day' + interval '1 second', 'c', now() + interval '1 second');
+INSERT INTO events VALUES (8, now() + interval '1 second', 'c', now() + interval '2 days'),
+    (9, now() - interval '1 day' + interval '1 second', 'c', now() + interval '1 second');
 
 -- change: nobody writes, but a second and a bit passes
 SELECT pg_sleep(1.2);

@@ -5,7 +5,8 @@
 -- setup
 CREATE TABLE scores (id int, player text, points int, at date);
 INSERT INTO scores VALUES
-    (1, 'ann', 50, '2026-01-01'), (2, 'bob', 70, '2026-01-02'), (3, 'cy', 70, '2026-01-03'), (4, 'dee', NULL, '2026-01-04'), (5, 'ed', 20, NULL), (6, 'flo', 60, '2026-01-06');
+    (1, 'ann', 50, '2026-01-01'), (2, 'bob', 70, '2026-01-02'), (3, 'cy', 70, '2026-01-03'),
+    (4, 'dee', NULL, '2026-01-04'), (5, 'ed', 20, NULL), (6, 'flo', 60, '2026-01-06');
 CREATE TABLE players (player text, team text);
 INSERT INTO players VALUES ('ann', 'x'), ('bob', 'x'), ('cy', 'y'), ('gus', 'y');
 
@@ -43,7 +44,8 @@ SELECT id, points FROM scores WHERE at >= '2026-01-02' ORDER BY points, id LIMIT
 
 -- case: of groups
 -- The best team.
-SELECT p.team, sum(s.points) AS points FROM scores s JOIN players p ON p.player = s.player GROUP BY p.team ORDER BY sum(s.points) DESC NULLS LAST, p.team LIMIT 1;
+SELECT p.team, sum(s.points) AS points FROM scores s JOIN players p ON p.player = s.player GROUP BY p.team
+ORDER BY sum(s.points) DESC NULLS LAST, p.team LIMIT 1;
 
 -- case: in a subquery
 -- The sum of the best three.
@@ -51,7 +53,8 @@ SELECT sum(points) AS best_three FROM (SELECT points FROM scores ORDER BY points
 
 -- case: joined afterwards
 -- Teams of the best two.
-SELECT t.player, p.team FROM (SELECT player FROM scores ORDER BY points DESC NULLS LAST, id LIMIT 2) t LEFT JOIN players p ON p.player = t.player;
+SELECT t.player, p.team FROM (SELECT player FROM scores ORDER BY points DESC NULLS LAST, id LIMIT 2) t
+LEFT JOIN players p ON p.player = t.player;
 
 -- case: of a union
 -- Names from both tables.

@@ -39,7 +39,8 @@ SELECT site AS k, count(*) AS n FROM staff GROUP BY site UNION ALL SELECT name, 
 
 -- case: a union joined with a table
 -- The union is one side of a join.
-SELECT u.name, s.site FROM (SELECT id, name FROM guests UNION SELECT host, 'host of ' || name FROM guests) u JOIN staff s ON s.id = u.id;
+SELECT u.name, s.site FROM (SELECT id, name FROM guests UNION SELECT host, 'host of ' || name FROM guests) u
+JOIN staff s ON s.id = u.id;
 
 -- case: the same table twice
 -- A change reaches the result through both members.

@@ -10,7 +10,8 @@ CREATE FUNCTION multiply(state numeric, v numeric) RETURNS numeric LANGUAGE sql 
 CREATE AGGREGATE product(numeric) (SFUNC = multiply, STYPE = numeric, INITCOND = '1');
 CREATE FUNCTION is_even(n int) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT n % 2 = 0';
 CREATE TABLE marks (id int, class text, points int, fee numeric(6, 2));
-INSERT INTO marks VALUES (1, 'x', 60, 12.50), (2, 'x', 40, 10), (3, 'y', NULL, NULL), (4, NULL, 50, 0.01), (2, 'x', 40, 10);
+INSERT INTO marks VALUES (1, 'x', 60, 12.50), (2, 'x', 40, 10), (3, 'y', NULL, NULL), (4, NULL, 50, 0.01),
+    (2, 'x', 40, 10);
 
 -- case: in the select list
 -- SQL and PL/pgSQL functions.

@@ -7,7 +7,8 @@ CREATE TABLE cities (country text, city text, people int);
 CREATE TABLE mayors (country text, city text, mayor text);
 CREATE TABLE rivers (city text, river text);
 INSERT INTO cities VALUES ('no', 'Oslo', 700), ('it', 'Rome', 2800), ('it', 'Pisa', 90), (NULL, 'Atlantis', 0);
-INSERT INTO mayors VALUES ('no', 'Oslo', 'Anne'), ('it', 'Rome', 'Roberto'), ('us', 'Rome', 'Jackie'), ('it', NULL, 'Ugo');
+INSERT INTO mayors VALUES ('no', 'Oslo', 'Anne'), ('it', 'Rome', 'Roberto'), ('us', 'Rome', 'Jackie'),
+    ('it', NULL, 'Ugo');
 INSERT INTO rivers VALUES ('Rome', 'Tiber'), ('Pisa', 'Arno'), ('Paris', 'Seine'), ('Rome', 'Tiber');
 
 -- case: USING one column

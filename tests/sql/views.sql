@@ -4,10 +4,12 @@
 
 -- setup
 CREATE TABLE orders (id int, customer text, total int, state text);
-INSERT INTO orders VALUES (1, 'ann', 10, 'paid'), (2, 'bob', 20, 'open'), (3, 'ann', 30, 'paid'), (4, NULL, 40, NULL), (2, 'bob', 20, 'open');
+INSERT INTO orders VALUES (1, 'ann', 10, 'paid'), (2, 'bob', 20, 'open'), (3, 'ann', 30, 'paid'), (4, NULL, 40, NULL),
+    (2, 'bob', 20, 'open');
 CREATE VIEW paid AS SELECT id, customer, total FROM orders WHERE state = 'paid';
 CREATE VIEW spend(who, total) AS SELECT customer, sum(total) FROM orders GROUP BY customer;
-CREATE VIEW paid_spend AS SELECT p.customer, sum(p.total) AS paid, max(s.total) AS total FROM paid p JOIN spend s ON s.who = p.customer GROUP BY p.customer;
+CREATE VIEW paid_spend AS SELECT p.customer, sum(p.total) AS paid, max(s.total) AS total FROM paid p
+JOIN spend s ON s.who = p.customer GROUP BY p.customer;
 CREATE VIEW everybody AS SELECT customer FROM orders UNION SELECT who FROM spend;
 CREATE TABLE archive (LIKE orders);
 

@@ -5,7 +5,8 @@
 -- setup
 CREATE TABLE parts (part text, parent text, qty int);
 CREATE TABLE links (a int, b int);
-INSERT INTO parts VALUES ('bike', NULL, 1), ('wheel', 'bike', 2), ('spoke', 'wheel', 36), ('rim', 'wheel', 1), ('bell', 'bike', 1), ('cart', NULL, 1);
+INSERT INTO parts VALUES ('bike', NULL, 1), ('wheel', 'bike', 2), ('spoke', 'wheel', 36), ('rim', 'wheel', 1),
+    ('bell', 'bike', 1), ('cart', NULL, 1);
 INSERT INTO links VALUES (1, 2), (2, 3), (3, 1), (3, 4), (7, 8), (NULL, 1);
 
 -- case: a tree
