@@ -19,8 +19,8 @@ from tests.corpus.compare import difference
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TWINS = 3
-"""So many cases of a file are also kept by a second stream table in mode FULL."""
+TWINS = 1
+"""So many cases of a file (they are slow) are also kept by a second stream table in mode FULL."""
 
 TWIN = "__full"  # no case's own table ends like this
 

@@ -1,6 +1,6 @@
 -- What is refused, and what is recomputed
 --
--- Queries without one right answer are refused in every mode. What has an answer but no delta is recomputed, with a reason.
+-- A query without one right answer is refused in every mode. What has an answer but no delta is recomputed.
 
 -- setup
 CREATE TABLE t (id int, v int, at timestamptz);
@@ -58,8 +58,8 @@ SELECT nope FROM t;
 
 -- case: a syntax error
 -- In PostgreSQL's words.
--- error: syntax error at or near "FORM"
-SELECT id FORM t;
+-- error: syntax error at or near "SELEC"
+SELEC id FROM t;
 
 -- case: not a query
 -- Only SELECT, VALUES and WITH.
@@ -113,7 +113,7 @@ SELECT t AS whole FROM t;
 
 -- case: a system column
 -- Where a row is stored is not part of its changes.
--- mode: FULL because system column
+-- mode: FULL because tableoid
 SELECT id, tableoid::regclass::text AS source FROM t;
 
 -- change: rows come

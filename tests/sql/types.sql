@@ -37,8 +37,8 @@ SELECT a.id, b.id AS other FROM things a JOIN things b ON b.u = a.u AND b.bin = 
 SELECT id, doc -> 'b' AS b, (doc ->> 'a')::numeric AS a FROM things WHERE doc @> '{"a": 1}';
 
 -- case: jsonb as a key
--- Documents are equal when their values are.
-SELECT doc -> 'a' AS a, count(*) AS n, count(DISTINCT doc -> 'b') AS bs FROM things GROUP BY doc -> 'a';
+-- Documents are equal when their values are: 1 and 1.0 are one group.
+SELECT count(*) AS n, count(DISTINCT doc -> 'b') AS bs FROM things GROUP BY doc -> 'a';
 
 -- case: arrays
 -- As group and as key.

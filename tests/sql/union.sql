@@ -18,7 +18,7 @@ SELECT id, name FROM staff UNION SELECT id, name FROM guests;
 
 -- case: types are made equal
 -- PostgreSQL finds the common type of the members.
-SELECT id AS v FROM staff UNION ALL SELECT 1.5 * host FROM guests;
+SELECT id AS v FROM staff UNION ALL SELECT 1.25 * host FROM guests;
 
 -- case: a label for each member
 -- Constants tell where a row comes from.
