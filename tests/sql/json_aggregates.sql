@@ -37,7 +37,8 @@ SELECT item, jsonb_agg_strict(val ORDER BY key, val) AS vals, jsonb_object_agg_s
 FROM props GROUP BY item;
 
 -- case: standard JSON_ARRAYAGG and JSON_OBJECTAGG
--- The spelling of the SQL standard.
+-- The spelling of the SQL standard; jsonb_agg and jsonb_object_agg are maintained by deltas.
+-- mode: FULL because syntax unknown
 SELECT item, JSON_ARRAYAGG(val ORDER BY key, val RETURNING jsonb) AS vals,
        JSON_OBJECTAGG(key : n RETURNING jsonb) AS doc
 FROM props WHERE n IS NOT NULL OR key = 'none' GROUP BY item;

@@ -21,8 +21,14 @@ SELECT id, nick FROM people WHERE nick <> 'ann';
 SELECT id, nick FROM people WHERE nick IS DISTINCT FROM 'ann';
 
 -- case: three values of a boolean
--- IS TRUE, IS NOT TRUE and IS UNKNOWN split all rows without overlap.
-SELECT id, member IS TRUE AS yes, member IS FALSE AS no, member IS UNKNOWN AS unknown FROM people;
+-- IS TRUE, IS FALSE and IS NULL split all rows without overlap.
+SELECT id, member IS TRUE AS yes, member IS FALSE AS no, member IS NULL AS unknown, member IS NOT TRUE AS not_yes
+FROM people;
+
+-- case: IS UNKNOWN
+-- The parser does not carry this spelling; IS NULL means the same and is maintained by deltas.
+-- mode: FULL because print back faithfully
+SELECT id FROM people WHERE member IS UNKNOWN;
 
 -- case: NOT of unknown
 -- NOT (age > 35) is unknown where the age is.

@@ -45,6 +45,16 @@ SELECT count(*) AS n, now() > min(at) AS begun FROM events;
 -- mode: FULL because time
 SELECT e.id FROM events e JOIN kinds k ON k.kind = e.kind WHERE e.at + k.keep > now();
 
+-- case: the current time in HAVING
+-- A group would enter as time passes, without a change of any row.
+-- mode: FULL because time
+SELECT kind, count(*) AS n FROM events GROUP BY kind HAVING max(at) < now();
+
+-- case: the current time beside a window
+-- The same for a value above a window function.
+-- mode: FULL because time
+SELECT id, row_number() OVER (ORDER BY at, id) AS n, at < now() AS past FROM events WHERE at IS NOT NULL;
+
 -- change: old, new and future rows
 INSERT INTO events VALUES
     (5, now() - interval '1 minute', 'b', now() + interval '1 minute'), (6, now() - interval '3 days', 'b', NULL),

@@ -36,7 +36,8 @@ SELECT city, people, river FROM cities RIGHT JOIN rivers USING (city);
 SELECT city, people, river FROM cities FULL JOIN rivers USING (city);
 
 -- case: chains of FULL JOIN USING
--- A merged column is merged again.
+-- A merged column is merged again: the second condition compares COALESCE(cities.city, mayors.city).
+-- mode: FULL because the outer join condition COALESCE
 SELECT city, people, mayor, river FROM cities FULL JOIN mayors USING (city) FULL JOIN rivers USING (city);
 
 -- case: group by a merged column
@@ -47,8 +48,9 @@ SELECT city, count(river) AS rivers, max(people) AS people FROM cities FULL JOIN
 -- Each side's own column can still be named.
 SELECT city, c.city AS left_city, r.city AS right_city FROM cities c LEFT JOIN rivers r USING (city);
 
--- case: NATURAL FULL JOIN with an alias for the join
+-- case: an alias for the join
 -- USING with AS names the merged columns.
+-- mode: FULL because syntax unknown
 SELECT j.city, people, river FROM cities FULL JOIN rivers USING (city) AS j;
 
 -- change: rows that match by one column, by both, by none
