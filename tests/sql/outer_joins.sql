@@ -48,6 +48,11 @@ FROM customers c LEFT JOIN orders o ON o.customer_id = c.id LEFT JOIN payments p
 SELECT c.name, o.id AS order_id, p.amount
 FROM customers c LEFT JOIN (orders o JOIN payments p ON p.order_id = o.id) ON o.customer_id = c.id;
 
+-- case: a cross join below an outer one
+-- Every pair of a customer and a payment; most of them find no order, and those are the ones that must not be missed.
+SELECT c.name, p.order_id, p.amount, o.total
+FROM customers c CROSS JOIN payments p LEFT JOIN orders o ON o.customer_id = c.id AND o.id = p.order_id;
+
 -- case: an outer join below an inner one
 -- The padded rows find no payment and vanish.
 SELECT c.name, p.amount
