@@ -59,7 +59,7 @@ SELECT gap >= '1 day' AS long, count(*) AS n, max(gap) AS most FROM things GROUP
 
 -- case: addresses and bits
 -- Types from the far corners.
-SELECT id, host(addr) AS host, masklen(addr) AS len, length(b) AS bits
+SELECT id, host(addr) AS host, masklen(addr) AS len, b::text AS bits
 FROM things WHERE addr > '9.0.0.0' OR family(addr) = 6;
 
 -- case: an operator that the parser does not know
