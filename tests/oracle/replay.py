@@ -27,6 +27,9 @@ HARMLESS = (
 MOST_ROWS = 4000
 """A result larger than this proves nothing more and costs seconds."""
 FLOATS = (700, 701)
+JSON = 114
+TWIN = "_full"
+"""What the name of a twin in FULL mode ends with."""
 REFUSALS = ("the outer join condition",)
 """What Runnel may still say no to; it then says so at creation, by name."""
 
@@ -37,6 +40,13 @@ class Unsuitable(Exception):
 
 class Refused(Exception):
     """Runnel says at creation, by name, that it cannot maintain the query by deltas: one of REFUSALS."""
+
+
+def comparable_items(conn: psycopg.Connection, query: str) -> list[str]:
+    """The columns x0, x1, .. of a query such that equal ones are equal: floats rounded, json as text."""
+    described = conn.execute(f"SELECT * FROM ({query}) AS q LIMIT 0".encode()).description or []
+    texts = {**dict.fromkeys(FLOATS, "round(x{}::numeric, 6)"), JSON: "x{}::text"}
+    return [texts.get(c.type_code, "x{}").format(i) for i, c in enumerate(described)]
 
 
 @dataclass
@@ -87,7 +97,7 @@ class Oracle:
 
     def _clean_up(self, scenario: Scenario, schema: str, conn: psycopg.Connection) -> None:
         conn.rollback()
-        for name in reversed(scenario.streams):
+        for name in reversed(list(scenario.streams)):
             with contextlib.suppress(RunnelError):
                 self.client.drop_stream_table(f"{schema}.{name}", cascade=True)
         conn.execute("SET client_min_messages = error")
@@ -201,20 +211,33 @@ class _Run:
 
     def _compare(self, name: str, step: int) -> None:
         """The same comparison from outside, so that the engine is not its own only judge."""
-        query = self.scenario.streams[name]
-        described = self.conn.execute(f"SELECT * FROM ({query}) AS q LIMIT 0".encode()).description or []
-        columns = ", ".join(f"x{i}" for i in range(len(described)))
-        items = ", ".join(
-            f"round(x{i}::numeric, 6)" if c.type_code in FLOATS else f"x{i}" for i, c in enumerate(described)
-        )
-        mine = f"SELECT {items} FROM {name} AS s({columns})"
-        theirs = f"SELECT {items} FROM ({query}) AS q({columns})"
+        query = self._reference(name)
+        self._same(name, step, query, f"SELECT * FROM {name}", "its query")
+        if self.scenario.twins:
+            self._same(name, step, f"SELECT * FROM {name}{TWIN}", f"SELECT * FROM {name}", "its twin in FULL mode")
+
+    def _same(self, name: str, step: int, theirs: str, mine: str, whose: str) -> None:
+        items = comparable_items(self.conn, theirs)
+        columns = ", ".join(f"x{i}" for i in range(len(items)))
+        mine = f"SELECT {', '.join(items)} FROM ({mine}) AS s({columns})"
+        theirs = f"SELECT {', '.join(items)} FROM ({theirs}) AS q({columns})"
         row = self.conn.execute(
             f"SELECT (SELECT count(*) FROM ({mine} EXCEPT ALL {theirs}) AS a), "
             f"(SELECT count(*) FROM ({theirs} EXCEPT ALL {mine}) AS b)".encode()
         ).fetchone()
         if row != (0, 0):
-            raise Mismatch(self.scenario, name, step, f"verified, yet {row} rows differ when compared from outside")
+            raise Mismatch(self.scenario, name, step, f"verified, yet {row} rows differ from {whose}")
+
+    def _reference(self, name: str) -> str:
+        """What the stream table must equal: its query, or with ties in it, the query as Runnel completed it."""
+        if name not in self.scenario.tied:
+            return self.scenario.streams[name]
+        row = self.conn.execute(
+            "SELECT defining_query FROM pgtrickle.pgt_stream_tables WHERE pgt_schema = %s AND pgt_name = %s",
+            (self.schema, name),
+        ).fetchone()
+        assert row is not None
+        return str(row[0]).rstrip("; ")
 
     def _check_history(self, name: str, step: int) -> None:
         """A stream table in DIFFERENTIAL mode recomputes only when one of its own tables was truncated."""
