@@ -92,7 +92,7 @@ def _collected(ctx: Context, argument: Col, scope: Scope) -> Col:
     if not firm([argument]) or argument.kind not in PRINTED:
         return _number(ctx, argument)
     a = argument.sql
-    text = a if argument.kind == "text" else f"{a}::text"
+    text = a if argument.kind == "text" else f"({a})::text"
     distinct = ctx.chance(20)
     word = "DISTINCT " if distinct else ""
     by_other = "" if distinct or not ctx.chance(40) else f"{ctx.pick(usable(scope)).sql}, "

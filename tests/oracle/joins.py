@@ -30,7 +30,7 @@ class FromClause:
         columns = firm(self.scope)
         if self.unique is not None:
             found = [c for u in self.unique for c in columns if c.sql == u]
-            if len(found) == len(self.unique):
+            if found and len(found) == len(self.unique):
                 return found
         return columns
 
@@ -121,9 +121,10 @@ def _condition(ctx: Context, left: Scope, right: Scope, kind: str, *, may_cross:
     if kind != "FULL JOIN" and may_cross and ctx.chance(12):
         return _without_equality(ctx, left, right, pairs, kind), False
     parts = []
-    for a, b in [ctx.pick(pairs)] + ([ctx.pick(pairs)] if ctx.chance(25) else []):
+    first = ctx.pick(pairs if ctx.chance(50) else pairs[:1])
+    for a, b in [first] + ([ctx.pick(pairs)] if ctx.chance(15) else []):
         parts.append(_equality(ctx, a, b, kind))
-    if ctx.chance(25):
+    if ctx.chance(20):
         parts.append(_residual(ctx, left, right, kind))
     return " AND ".join(parts), True
 

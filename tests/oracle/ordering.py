@@ -35,10 +35,10 @@ def limited(ctx: Context, query: Query) -> Query:
         shuffled = shuffled[:1]
     elif ctx.chance(20):
         order = order_by(ctx, shuffled[: ctx.number(1, 2)], 2)
-        rows = ctx.number(0, 4)
+        rows = ctx.pick([1, 2, 3, 0])
         return replace(query, sql=f"{query.sql} ORDER BY {order} FETCH FIRST {rows} ROWS WITH TIES")
     text = f"{query.sql} ORDER BY {order_by(ctx, shuffled, 2)}"
-    limit, offset = f" LIMIT {ctx.number(0, 5)}", f" OFFSET {ctx.number(0, 3)}"
+    limit, offset = f" LIMIT {ctx.pick([1, 2, 3, 5, 0])}", f" OFFSET {ctx.number(0, 3)}"
     return replace(query, sql=text + ctx.pick([limit, limit + offset, offset]))
 
 

@@ -185,7 +185,7 @@ def _windows(ctx: Context, source: NextSource, most: int) -> Query:
     clause = _from(ctx, source, most)
     scope = firm(clause.scope)
     plain_items = [expression(ctx.draw, scope) for _ in range(ctx.number(1, 2))]
-    calls, window = window_calls(ctx, scope, clause.total())
+    calls, window = window_calls(ctx, scope, clause.total(), scope)
     items = [*plain_items, *calls]
     text, columns = named(items)
     sql = f"SELECT {text} FROM {clause.sql}{_where(ctx, clause)}{window}"
@@ -196,7 +196,7 @@ def _grouped_windows(ctx: Context, source: NextSource, most: int) -> Query:
     clause = _from(ctx, source, most)
     keys = _keys(ctx, clause.scope, 1, 2)
     groups = [*keys, *firm([aggregate(ctx, clause.scope) for _ in range(ctx.number(1, 2))])]
-    calls, window = window_calls(ctx, groups, keys)
+    calls, window = window_calls(ctx, groups, keys, keys)
     items = [*groups, *calls]
     text, columns = named(items)
     by = ", ".join(k.sql for k in keys)

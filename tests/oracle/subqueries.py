@@ -12,7 +12,7 @@ from tests.oracle.ordering import order_by
 from tests.oracle.values import Col
 
 
-def condition(ctx: Context, scope: Scope, percent: int = 22) -> str:
+def condition(ctx: Context, scope: Scope, percent: int = 40) -> str:
     """A predicate; now and then one that asks another query."""
     if not ctx.spend(percent):
         return predicate(ctx.draw, scope)
@@ -23,7 +23,7 @@ def condition(ctx: Context, scope: Scope, percent: int = 22) -> str:
     return f"(NOT {asked})" if ctx.chance(12) else asked
 
 
-def value(ctx: Context, scope: Scope, percent: int = 10) -> Col:
+def value(ctx: Context, scope: Scope, percent: int = 16) -> Col:
     """An expression; now and then one that asks another query."""
     if not ctx.spend(percent):
         return expression(ctx.draw, scope)

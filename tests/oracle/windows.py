@@ -26,15 +26,18 @@ class _Window:
     keys: Sequence[Col] = ()
 
 
-def window_calls(ctx: Context, scope: Scope, total: Sequence[Col]) -> tuple[list[Col], str]:
-    """One to three calls, and the WINDOW clause that some of them refer to (or nothing)."""
+def window_calls(ctx: Context, scope: Scope, total: Sequence[Col], rows: Scope) -> tuple[list[Col], str]:
+    """One to three calls, and the WINDOW clause that some of them refer to (or nothing).
+
+    `rows` are the columns that FILTER may mention: no aggregates.
+    """
     calls: list[Col] = []
     definitions: dict[str, str] = {}
     window = _window(ctx, scope, total)
     for number in range(ctx.number(1, 3)):
         if number and ctx.chance(50):
             window = _window(ctx, scope, total)
-        function, frame = _function(ctx, window, scope)
+        function, frame = _function(ctx, window, scope, rows)
         text = f"{window.partition} {window.order}".strip()
         if ctx.chance(20):
             name = next((n for n, t in definitions.items() if t == text), f"w{len(definitions)}")
@@ -65,14 +68,14 @@ def _window(ctx: Context, scope: Scope, total: Sequence[Col]) -> _Window:
             return _Window(partition, f"ORDER BY {order_by(ctx, [*first, *total], 2)}", "total", [*first, *total])
 
 
-def _function(ctx: Context, window: _Window, scope: Scope) -> tuple[Col, str]:
+def _function(ctx: Context, window: _Window, scope: Scope, rows: Scope) -> tuple[Col, str]:
     match ctx.pick(["rank", "offset", "aggregate", "aggregate"]):
         case "rank":
             return _ranking(ctx, window)
         case "offset" if window.decided == "total":
             return _offset(ctx, scope)
         case _:
-            return _aggregate(ctx, scope), _frame(ctx, window)
+            return _aggregate(ctx, scope, rows), _frame(ctx, window)
 
 
 def _ranking(ctx: Context, window: _Window) -> tuple[Col, str]:
@@ -100,7 +103,7 @@ def _offset(ctx: Context, scope: Scope) -> tuple[Col, str]:
     return Col(f"{word}({a})", k, column.rough), frame
 
 
-def _aggregate(ctx: Context, scope: Scope) -> Col:
+def _aggregate(ctx: Context, scope: Scope, rows: Scope) -> Col:
     column = ctx.pick(usable(scope))
     a, k = column.sql, column.kind
     options = [Col("count(*)", "bigint"), Col(f"count({a})", "bigint")]
@@ -113,7 +116,7 @@ def _aggregate(ctx: Context, scope: Scope) -> Col:
         options.append(Col(f"bool_and({a})", "bool"))
     call = ctx.pick(options)
     if ctx.chance(12):
-        return Col(f"{call.sql} FILTER (WHERE {predicate(ctx.draw, scope, 0)})", call.kind, call.rough)
+        return Col(f"{call.sql} FILTER (WHERE {predicate(ctx.draw, rows, 0)})", call.kind, call.rough)
     return call
 
 
