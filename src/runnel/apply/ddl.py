@@ -7,9 +7,10 @@ import psycopg
 from runnel.apply.counters import counter_columns
 from runnel.apply.load import load_columns
 from runnel.apply.output import output_columns, table_hash
+from runnel.apply.partitions import key_hash
 from runnel.apply.tables import StageTables, bags, typed
 from runnel.model.names import quote
-from runnel.plan.stage import GroupHead, Stage
+from runnel.plan.stage import GroupHead, PartitionHead, Stage
 
 # Types short enough for every value to fit into a B-tree entry, so that min and max are one index probe.
 _SHORT = ("int", "numeric", "float", "bool", "date", "timestamp", "timestamptz", "uuid", "enum")
@@ -36,6 +37,9 @@ def create_temporary(conn: psycopg.Connection, stage: Stage, tables: StageTables
                 value_definition(stage.head, j),
                 "n int8",
             ]
+    if isinstance(stage.head, PartitionHead):
+        keys = [typed(f"k{i}", k.type, k.collation) for i, k in enumerate(stage.head.keys)]
+        specs[tables.touched] = ["h int8", *keys]
     for name, columns in specs.items():
         conn.execute(f"DROP TABLE IF EXISTS {name}".encode())
         bare = name.removeprefix("pg_temp.")
@@ -99,6 +103,10 @@ def index_output(conn: psycopg.Connection, stage: Stage, tables: StageTables) ->
     conn.execute(f"CREATE INDEX ON {tables.output} ({table_hash(stage.columns)})".encode())
     for name in stage.indexed:
         conn.execute(f"CREATE INDEX ON {tables.output} ({quote(name)})".encode())
+    for keys in stage.partitioned:
+        conn.execute(f"CREATE INDEX ON {tables.output} ({key_hash(keys)})".encode())
+    for order in stage.ordered:
+        conn.execute(f"CREATE INDEX ON {tables.output} ({', '.join(order)})".encode())
     conn.execute(f"ANALYZE {tables.output}".encode())
 
 

@@ -52,7 +52,7 @@ def outer_term(tree: Tree, join: Outer, leaf: int, others: Mapping[int, Version]
 
 
 def _usable_key(join: Outer) -> Equi | None:
-    return next((e for e in join.equi if not e.null_safe), None)
+    return min(join.equi, key=lambda e: e.null_safe, default=None)
 
 
 def _counted(tree: Tree, join: Outer, leaf: int, others: Mapping[int, Version], in_right: bool, key: Equi) -> Term:
@@ -73,7 +73,7 @@ def _counted(tree: Tree, join: Outer, leaf: int, others: Mapping[int, Version], 
         "outer join: matches of the delta, and padding that flips for its keys",
         parts,
         inside=frozenset({leaf}),
-        seeds=_seeds(key, leaf, include_null=False)[:1],
+        seeds=_seeds(key, leaf, include_null=key.null_safe)[:1],
     )
 
 
@@ -88,7 +88,8 @@ def _compared(
     if key is None:
         return Term(leaf, rule + " (no equality to narrow by: reads whole tables)", parts, restricted=False)
     inner_leaf = key.left_leaf if key.left_leaf in side else key.right_leaf
-    return Term(leaf, rule, parts, inside=side, seeds=_seeds(key, inner_leaf, include_null=join.kind == "full"))
+    nulls = key.null_safe or join.kind == "full"
+    return Term(leaf, rule, parts, inside=side, seeds=_seeds(key, inner_leaf, include_null=nulls))
 
 
 def _seeds(key: Equi, inner_leaf: int, *, include_null: bool) -> tuple[Seed, Seed]:

@@ -13,9 +13,11 @@ from runnel.plan.stage import (
     Leaf,
     LeafNode,
     Outer,
+    PartitionHead,
     Plan,
     Relation,
     Stage,
+    StageRef,
     Tree,
     tree_leaves,
 )
@@ -43,6 +45,10 @@ def render_plan(plan: Plan) -> Iterator[str]:
 
 
 def _head(stage: Stage) -> Iterator[str]:
+    if isinstance(stage.head, PartitionHead):
+        source = stage.head.source.index
+        yield f"{stage.head.rule}; delta = result after - before, for touched partitions of stage {source}"
+        return
     if not isinstance(stage.head, GroupHead):
         yield "Rows: no state; delta = delta of the rows"
         return
@@ -100,8 +106,12 @@ def _leaf(leaf: Leaf, branch: Branch) -> Iterator[str]:
     if isinstance(source, Relation):
         kind = "stream table" if source.pgt_id is not None else "table"
         yield f"l{leaf.id}: {kind} {source.name} [{_access(leaf, branch)}]"
-    else:
+    elif isinstance(source, StageRef):
         yield f"l{leaf.id}: stage {source.index}"
+    else:
+        yield f"l{leaf.id}: constant rows"
+    for function in leaf.functions:
+        yield f"  expanded in PostgreSQL: {function.sql}"
     for text in leaf.filters:
         yield f"  filter in PostgreSQL: {text}"
     for text in leaf.clock_filters:

@@ -2,7 +2,7 @@
 
 A stage is a UNION ALL of branches under one head. A branch is a tree of joins over leaves; a leaf is one
 occurrence of a source. Scalar expressions are sqlglot trees whose columns are written `l<leaf>.<column>`;
-treat them as immutable.
+treat them as immutable. A stage under a PartitionHead has no branches: it reads an earlier stage's rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,27 @@ class StageRef:
     columns: tuple[Column, ...]
 
 
-Source = Relation | StageRef
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Rows that the query itself spells out (VALUES, a function of constants); they never change."""
+
+    sql: str
+    columns: tuple[Column, ...]
+
+
+Source = Relation | StageRef | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class TableFunction:
+    """A set-returning function of one leaf's columns, expanded by PostgreSQL while reading the leaf.
+
+    `sql` follows the leaf's rows in FROM, over their alias `r`: `CROSS JOIN LATERAL unnest(r."tags") AS f0("#f0.tag")`.
+    """
+
+    sql: str
+    columns: tuple[Column, ...]
+    """The function's columns under the names that they have as columns of the leaf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +87,7 @@ class Leaf:
     """Whether some expression could raise on a row that is gone again: captured rows are then netted first."""
     uses: tuple[str, ...] = ()
     """Source columns that any filter or computed column mentions."""
+    functions: tuple[TableFunction, ...] = ()
 
     def column(self, index: int) -> str:
         """The name of a computed column in every DataFrame of this stage."""
@@ -184,7 +205,24 @@ class GroupHead:
     having: str | None = None
 
 
-Head = RowsHead | GroupHead
+@dataclass(frozen=True, slots=True)
+class PartitionHead:
+    """Window functions, DISTINCT ON, LIMIT: PostgreSQL recomputes the touched partitions of an earlier stage's rows."""
+
+    source: StageRef
+    keys: tuple[Column, ...]
+    """Columns of the source: rows that agree in them belong together. None: all rows do."""
+    items: str
+    """The select list (with DISTINCT ON), over the input under the alias `s`."""
+    rest: str
+    """What follows FROM: ORDER BY, LIMIT, OFFSET."""
+    order: tuple[str, ...] = ()
+    """For LIMIT without partitions: the ORDER BY items, which an index on the source serves."""
+    rule: str = ""
+    """What it is, for people."""
+
+
+Head = RowsHead | GroupHead | PartitionHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +235,10 @@ class Stage:
     columns: tuple[Column, ...]
     indexed: tuple[str, ...] = ()
     """Output columns that a later stage joins by."""
+    partitioned: tuple[tuple[Column, ...], ...] = ()
+    """Sets of output columns by which a later stage recomputes partitions."""
+    ordered: tuple[tuple[str, ...], ...] = ()
+    """Orders of the output in which a later stage takes the first rows."""
 
 
 @dataclass(frozen=True, slots=True)

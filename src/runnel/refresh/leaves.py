@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from runnel.apply.tables import TEXTUAL
 from runnel.model.frontier import Frontier
-from runnel.plan.stage import Leaf, Relation, Stage, StageRef
+from runnel.plan.stage import Constant, Leaf, Relation, Stage, StageRef
 from runnel.refresh.compute import LeafReader
 from runnel.refresh.maintained import Maintained
 from runnel.sources.arrow import leaf_schema, read_arrow
@@ -59,6 +59,8 @@ class LeafAccess:
         """The relation a leaf reads now."""
         if isinstance(leaf.source, StageRef):
             return self.table.tables(self.table.stages[leaf.source.index]).output
+        if isinstance(leaf.source, Constant):
+            return f"({leaf.source.sql})"
         return leaf.source.name.sql()
 
     def after(self, leaf: Leaf, restriction: Restriction | None) -> pa.Table | None:
@@ -75,12 +77,15 @@ class LeafAccess:
 
     def delta(self, leaf: Leaf, frontier: Frontier) -> pa.Table:
         """What changed in a leaf since the frontier."""
+        if isinstance(leaf.source, Constant):
+            return leaf_schema(leaf, weight=True).empty_table()
         buffer = self._buffer(leaf, frontier)
         query = delta_query(leaf, buffer, self.relation_sql(leaf), self.clock)
         return read_arrow(self.conn, query, leaf_schema(leaf, weight=True))
 
     def _buffer(self, leaf: Leaf, frontier: Frontier) -> Buffer:
         source = leaf.source
+        assert not isinstance(source, Constant)
         if isinstance(source, StageRef):
             below: Stage = self.table.stages[source.index]
             return stage_buffer(self.table.tables(below).delta, [c.name for c in source.columns])
@@ -106,8 +111,8 @@ class LeafAccess:
         for name, pages in self._parts(leaf):
             for start in range(0, max(pages, 1), _SLICE_PAGES):
                 end = start + _SLICE_PAGES
-                upper = "" if end >= pages else f" AND l{leaf.id}.ctid < '({end},0)'::tid"
-                query = after_query(leaf, name, self.clock, where=f"l{leaf.id}.ctid >= '({start},0)'::tid{upper}")
+                upper = "" if end >= pages else f" AND r.ctid < '({end},0)'::tid"
+                query = after_query(leaf, name, self.clock, where=f"r.ctid >= '({start},0)'::tid{upper}")
                 queries.append(query.text)
                 params = query.params
         read = slice_reader(self.dsn, self._export(), self.table.settings, self.role, params, schema, queries)

@@ -75,7 +75,7 @@ class Maintained:
 
 def _leaves(branch: Branch) -> list[tuple[object, ...]]:
     """What is read of each leaf; not the source's size or indexes, which may change freely."""
-    return [(leaf.id, leaf.filters, leaf.clock_filters, leaf.computed) for leaf in branch.leaves]
+    return [(leaf.id, leaf.filters, leaf.clock_filters, leaf.computed, leaf.functions) for leaf in branch.leaves]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ from runnel.apply import ddl
 from runnel.apply.groups import build_groups, merge_groups, outputs_sql
 from runnel.apply.load import inputs_sql, load
 from runnel.apply.output import apply_delta, consolidate_sql, difference_sql, write_log
+from runnel.apply.partitions import all_rows_sql, recompute_partitions, touch_partitions
 from runnel.apply.tables import TEXTUAL
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import Frontier
 from runnel.model.names import quote
-from runnel.plan.stage import GroupHead, Stage
+from runnel.plan.stage import GroupHead, PartitionHead, Stage
 from runnel.refresh.changes import Pending, pending_changes
 from runnel.refresh.compute import Counters, compute_stage
 from runnel.refresh.leaves import LeafAccess
@@ -155,6 +156,12 @@ class RefreshTransaction:
         changed = False
         for stage in table.stages:
             tables = table.tables(stage)
+            if isinstance(stage.head, PartitionHead):
+                with steps("merge"):
+                    source = table.tables(table.stages[stage.head.source.index])
+                    recompute_partitions(self.conn, stage, tables, source)
+                    changed = self._hand_on(table, stage)
+                continue
             with steps("read"):
                 deltas: dict[tuple[int, int], pa.Table] = {}
                 for number, branch in enumerate(stage.branches):
@@ -173,19 +180,32 @@ class RefreshTransaction:
                     merge_groups(self.conn, stage, tables)
                 else:
                     self.conn.execute(f"INSERT INTO {tables.delta} {_rows_sql(table, stage)}".encode())
-                if not table.is_last(stage):
-                    apply_delta(self.conn, stage, tables)
+                self._hand_on(table, stage)
         return changed
+
+    def _hand_on(self, table: Maintained, stage: Stage) -> bool:
+        """Apply a hidden stage's delta, after its readers have looked at what it replaces; whether there is any."""
+        tables = table.tables(stage)
+        row = self.conn.execute(f"SELECT EXISTS (SELECT FROM {tables.delta})".encode()).fetchone()
+        assert row is not None
+        if not row[0] or table.is_last(stage):
+            return bool(row[0])
+        for reader in table.stages[stage.index + 1 :]:
+            if isinstance(reader.head, PartitionHead) and reader.head.source.index == stage.index:
+                touch_partitions(self.conn, reader, table.tables(reader), tables)
+        apply_delta(self.conn, stage, tables)
+        return True
 
     def _rebuild(self, table: Maintained, access: LeafAccess, counters: Counters, steps: Steps) -> bool:
         """Recompute every stage on Spark; the result's rows that differ become its delta."""
         for stage in table.stages:
             tables, last = table.tables(stage), table.is_last(stage)
-            with steps("plan"):
-                rows = compute_stage(self.sessions, stage, None, access.reader(), counters, steps)
-            assert rows is not None
-            with steps("load"):
-                load(self.conn, stage, tables, rows)
+            if stage.branches:
+                with steps("plan"):
+                    rows = compute_stage(self.sessions, stage, None, access.reader(), counters, steps)
+                assert rows is not None
+                with steps("load"):
+                    load(self.conn, stage, tables, rows)
             with steps("merge"):
                 with self._as_engine(table):
                     ddl.create_state(self.conn, stage, tables, table.owner, is_last=last)
@@ -193,15 +213,16 @@ class RefreshTransaction:
                     build_groups(self.conn, stage, tables)
                     with self._as_engine(table):
                         ddl.index_state(self.conn, stage, tables)
-                    output = outputs_sql(stage, tables, weight=1, touched_only=False)
+                    output = _expanded(stage, outputs_sql(stage, tables, weight=1, touched_only=False))
+                elif isinstance(stage.head, PartitionHead):
+                    output = all_rows_sql(stage, table.tables(table.stages[stage.head.source.index]))
                 else:
-                    output = _named(stage, _rows_sql(table, stage))
+                    output = _expanded(stage, _named(stage, _rows_sql(table, stage)))
                 if last:
-                    delta = difference_sql(stage, tables, f"{_expanded(stage, output)}")
-                    self.conn.execute(f"INSERT INTO {tables.delta} {delta}".encode())
+                    self.conn.execute(f"INSERT INTO {tables.delta} {difference_sql(stage, tables, output)}".encode())
                 else:
                     names = ", ".join(quote(c.name) for c in stage.columns)
-                    self.conn.execute(f"INSERT INTO {tables.output} ({names}) {_expanded(stage, output)}".encode())
+                    self.conn.execute(f"INSERT INTO {tables.output} ({names}) {output}".encode())
                     with self._as_engine(table):
                         ddl.index_output(self.conn, stage, tables)
         return True

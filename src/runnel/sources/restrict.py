@@ -41,7 +41,7 @@ class Reads:
 
 
 def edges(tree: Tree) -> Iterator[Equi]:
-    """All join keys of a tree that can narrow reads."""
+    """All join keys of a tree."""
     match tree:
         case LeafNode():
             return
@@ -51,7 +51,7 @@ def edges(tree: Tree) -> Iterator[Equi]:
         case Outer(left=left, right=right, equi=equi):
             yield from edges(left)
             yield from edges(right)
-    yield from (e for e in equi if not e.null_safe)
+    yield from equi
 
 
 def distinct_keys(table: pa.Table, column: str) -> tuple[object, ...]:
@@ -155,9 +155,11 @@ def _best_step(
         ):
             if near not in frontier or far not in waiting:
                 continue
-            values = distinct_keys(frontier[near], branch.leaves[near].column(near_column))
+            column = branch.leaves[near].column(near_column)
+            values = distinct_keys(frontier[near], column)
             if len(values) <= MAX_KEYS:
-                restriction = Restriction(far_sql, key.array_type, values)
+                # NULL may come from the rows or from padding.
+                restriction = Restriction(far_sql, key.array_type, values, include_null=key.null_safe)
                 candidates.append((not is_indexed(branch, far, far_sql), len(values), far, restriction))
     if not candidates:
         return None

@@ -89,6 +89,14 @@ def stage_buffer(delta_table: str, columns: Sequence[str]) -> Buffer:
     return Buffer(f"SELECT w AS {WEIGHT}, {items} FROM {delta_table}", {})
 
 
+def leaf_rows(leaf: Leaf, rows: str, where: str = "") -> str:
+    """The rows of a leaf as a FROM item under its alias, with the functions that expand them; `where` is over `r`."""
+    if not leaf.functions and not where:
+        return f"{rows} AS l{leaf.id}"
+    functions = "".join(f" {_escape(f.sql)}" for f in leaf.functions)
+    return f"(SELECT * FROM {rows} AS r{functions}{f' WHERE {where}' if where else ''}) AS l{leaf.id}"
+
+
 def _columns(leaf: Leaf, only: Sequence[int] | None) -> list[str]:
     chosen = range(len(leaf.computed)) if only is None else only
     return [f"{leaf.computed[i].sql} AS {leaf.column(i)}" for i in chosen]
@@ -114,9 +122,12 @@ def after_query(
     *,
     restriction: Restriction | None = None,
     keys: Sequence[int] | None = None,
-    where: str | None = None,
+    where: str = "",
 ) -> Query:
-    """The leaf as it is now; with `keys`, only those columns, with their multiplicity as weight."""
+    """The leaf as it is now; with `keys`, only those columns, with their multiplicity as weight.
+
+    `where` is a condition on the source's own rows `r`.
+    """
     items = [_escape(c) for c in _columns(leaf, keys)]
     params: dict[str, object] = {}
     extra: list[str] = []
@@ -126,11 +137,9 @@ def after_query(
             condition = f"({condition} OR ({_escape(restriction.sql)}) IS NULL)"
         extra.append(condition)
         params["keys"] = [str(v) if not isinstance(v, bool) else ("t" if v else "f") for v in restriction.values]
-    if where is not None:
-        extra.append(where)
     if leaf.clock_filters:
         params["now"] = clock.now
-    source = f"FROM {_escape(relation)} AS l{leaf.id}{_where(leaf, NOW, extra)}"
+    source = f"FROM {leaf_rows(leaf, _escape(relation), where)}{_where(leaf, NOW, extra)}"
     if keys is None:
         return Query(f"SELECT {', '.join(items) or 'NULL::bool AS nothing'} {source}", params)
     names = ", ".join(leaf.column(i) for i in keys)
@@ -148,7 +157,7 @@ def delta_query(leaf: Leaf, buffer: Buffer, relation: str, clock: Clock) -> Quer
     items = [_escape(c) for c in _columns(leaf, None)]
     params = dict(buffer.params)
     head = ", ".join([*items, f"l{leaf.id}.{WEIGHT} AS w"])
-    parts = [f"SELECT {head} FROM ({buffer.sql}) AS l{leaf.id}{_where(leaf, BEFORE)}"]
+    parts = [f"SELECT {head} FROM {leaf_rows(leaf, f'({buffer.sql})')}{_where(leaf, BEFORE)}"]
     if leaf.clock_filters:
         params |= {"before": clock.before, "now": clock.now}
         for weight, since, until in ((1, NOW, BEFORE), (-1, BEFORE, NOW)):
@@ -156,7 +165,7 @@ def delta_query(leaf: Leaf, buffer: Buffer, relation: str, clock: Clock) -> Quer
             fails = " OR ".join(_escape(f).replace(CLOCK, until) for f in leaf.clock_negations)
             columns = ", ".join([*items, f"{weight} AS w"])
             where = _where(leaf, None, [*holds, f"({fails})"])
-            parts.append(f"SELECT {columns} FROM {_escape(relation)} AS l{leaf.id}{where}")
+            parts.append(f"SELECT {columns} FROM {leaf_rows(leaf, _escape(relation))}{where}")
     union = " UNION ALL ".join(parts)
     grouped = f" GROUP BY {', '.join(names)}" if names else ""
     listed = ", ".join([*names, "sum(w)::int8 AS w"])

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -21,11 +21,13 @@ from runnel.plan.stage import Plan, Relation
 from runnel.sql.aggregates import SUPPORTED
 from runnel.sql.describe import (
     Description,
+    canonical_print,
     describe,
     scratch,
 )
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.parse import parse_query
+from runnel.sql.rewrite import decide, to_core
 from runnel.sql.stages import Compiler
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ class Compiled:
     untrusted: tuple[str, ...] = ()
     polled: bool = False
     """No plan, and the result may change although no captured table does: recomputed every period."""
+    notes: tuple[str, ...] = ()
+    """What the query leaves to chance, and how it is decided."""
 
 
 def compile_query(
@@ -56,8 +60,6 @@ def compile_query(
         description = describe(conn, query)
         _refuse_volatile(description)
         compiler = Compiler(conn)
-        reason: str | None = None
-        plan: Plan | None = None
         tree = parse_query(description.canonical)
         if tree is None:
             reason = "syntax unknown to Runnel's SQL parser"
@@ -65,25 +67,51 @@ def compile_query(
             uses = _column_uses(None, relations)
             return Compiled(description, relations, (), None, reason, uses, description.untrusted, polled=True)
         _refuse_unordered_limit(tree)
-        whole = description
         try:
-            if not compiler.round_trips(description.canonical, tree):
-                raise NotDifferentiable("an expression that Runnel's SQL parser cannot print back faithfully")
-            tree = compiler.inline_views(tree)
-            if compiler.views:
-                whole = describe(conn, ex.pg(tree))
-            _refuse_volatile(whole)
-            _check_functions(whole)
-            plan = compiler.plan(tree, description.columns, settings)
+            return _planned(conn, compiler, description, tree, settings)
         except NotDifferentiable as refusal:
-            reason = str(refusal)
             compiler.touch_all(tree)
-        relations = tuple(compiler.tables.values())
-        uses = _column_uses(plan, relations)
-        polled = plan is None and (compiler.uncaptured or bool(description.unstable) or mentions_clock(tree))
-        views = tuple(compiler.views.values())
-        untrusted = description.untrusted + whole.untrusted
-        return Compiled(description, relations, views, plan, reason, uses, untrusted, polled)
+            relations = tuple(compiler.tables.values())
+            uses = _column_uses(None, relations)
+            polled = compiler.uncaptured or bool(description.unstable) or mentions_clock(tree)
+            views = tuple(compiler.views.values())
+            return Compiled(
+                description, relations, views, None, str(refusal), uses, description.untrusted, polled
+            )  # fmt: skip
+
+
+def _planned(
+    conn: psycopg.Connection, compiler: Compiler, description: Description, tree: exp.Query, settings: Mapping[str, str]
+) -> Compiled:
+    """The query with its plan; raises NotDifferentiable."""
+    if not compiler.round_trips(description.canonical, tree):
+        raise NotDifferentiable("an expression that Runnel's SQL parser cannot print back faithfully")
+    tree = compiler.inline_views(tree)
+    whole = describe(conn, ex.pg(tree)) if compiler.views else description
+    _refuse_volatile(whole)
+    _check_functions(whole)
+    context = compiler.context
+    tree = decide(tree, context)
+    if context.notes:
+        # Maintained, recomputed and verified is the query in which nothing is left to chance. It is read back from
+        # PostgreSQL's print of it, which is what the catalog keeps, so the plan is the same whenever it is made.
+        description = replace(description, canonical=canonical_print(conn, ex.pg(tree)))
+        again = parse_query(description.canonical)
+        if again is None or not compiler.round_trips(description.canonical, again):
+            raise NotDifferentiable("an order that Runnel's SQL parser cannot print back faithfully")
+        tree = decide(again, context)
+    plan = compiler.plan(to_core(tree, context), description.columns, settings)
+    relations = tuple(compiler.tables.values())
+    return Compiled(
+        description=description,
+        relations=relations,
+        views=tuple(compiler.views.values()),
+        plan=plan,
+        reason=None,
+        column_uses=_column_uses(plan, relations),
+        untrusted=description.untrusted + whole.untrusted,
+        notes=tuple(context.notes),
+    )
 
 
 def _refuse_volatile(description: Description) -> None:
@@ -100,8 +128,6 @@ def _check_functions(description: Description) -> None:
     """What PostgreSQL knows of the functions called, whatever sqlglot made of them."""
     if description.unstable:
         raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments,")
-    if description.set_returning:
-        raise NotDifferentiable(f"the set-returning function {description.set_returning[0]}()")
     unknown = sorted(description.aggregates - SUPPORTED)
     if unknown:
         raise NotDifferentiable(f"the aggregate {unknown[0]}()")

@@ -215,6 +215,26 @@ def _depends_on_more(function: _Function) -> bool:
     return function.name != "pg_catalog" and bool(_CLOCK_OR_SESSION.match(function.name))
 
 
+def unique_keys(conn: psycopg.Connection, name: Name) -> list[tuple[str, ...]]:
+    """The sets of columns that identify a row of a table: unique, complete, never NULL."""
+    rows = conn.execute(
+        "SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) "
+        "WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indimmediate "
+        "AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid HAVING bool_and(a.attnotnull)",
+        (name.schema, name.name),
+    ).fetchall()
+    return [tuple(r[0]) for r in rows]
+
+
+def returns_set(conn: psycopg.Connection, name: str) -> bool:
+    """Whether some function of this name returns a set."""
+    row = conn.execute("SELECT coalesce(bool_or(proretset), false) FROM pg_proc WHERE proname = %s", (name,)).fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
 @dataclass(frozen=True, slots=True)
 class RelationFacts:
     """What a name in FROM stands for."""

@@ -8,8 +8,9 @@ from typing import Literal
 
 from sqlglot import exp
 
+from runnel.model.types import Column
 from runnel.plan import expr as ex
-from runnel.plan.stage import Source
+from runnel.plan.stage import Source, TableFunction
 
 
 class NotDifferentiable(Exception):
@@ -31,6 +32,13 @@ class LeafDraft:
     clock: list[exp.Expr] = field(default_factory=list)
     derived: dict[str, exp.Expr] = field(default_factory=dict)
     """Columns of an inlined subquery, as expressions over the source: evaluated before any padding."""
+
+    functions: list[TableFunction] = field(default_factory=list)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The source's columns and those of the functions expanded with it."""
+        return self.source.columns + tuple(c for f in self.functions for c in f.columns)
 
     def expand(self, expression: exp.Expr) -> exp.Expr:
         """Write derived columns out, so that PostgreSQL can evaluate the expression over the source."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from runnel.model.names import Name
+from runnel.model.types import Column
 from runnel.plan import expr as ex
-from runnel.plan.stage import Relation, StageRef
-from runnel.sql import refuse
+from runnel.plan.stage import Constant, Relation, Source, StageRef
+from runnel.sql import refuse, table_functions
 from runnel.sql.ctes import Ctes, with_ctes
 from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, Scope, leaves, padded
 
@@ -25,6 +26,7 @@ class FromBuilder:
 
     relation: Callable[[Name], Relation]
     stage: Callable[[exp.Query, Ctes], StageRef]
+    describe: Callable[[str], tuple[Column, ...]]
     inline: bool = True
     """Whether subqueries without state are merged into the tree."""
     leaves: list[LeafDraft] = field(default_factory=list)
@@ -33,8 +35,9 @@ class FromBuilder:
         """The tree of a SELECT's FROM and WHERE, and the names visible in it."""
         source = select.args.get("from_")
         if source is None:
-            raise NotDifferentiable("a SELECT without FROM")
-        tree, scope = self._item(source.this, ctes, nullable)
+            tree, scope = self.leaf(Constant("SELECT", ()), exp.TableAlias(this=exp.to_identifier("nothing")))
+        else:
+            tree, scope = self._item(source.this, ctes, nullable)
         tree = self._joins(tree, scope, select.args.get("joins") or [], ctes, nullable)
         where = select.args.get("where")
         if where is not None:
@@ -50,6 +53,11 @@ class FromBuilder:
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
         if kind not in ("", "INNER", "CROSS", "OUTER"):
             raise NotDifferentiable(f"{kind} JOIN")
+        call = table_functions.parse(join.this)
+        if call is not None:
+            expanded = self._expand(call, left, scope, side, join.args.get("on"))
+            if expanded is not None:
+                return expanded
         right, right_scope = self._item(join.this, ctes, nullable or side in ("LEFT", "FULL"))
         using = [i.name for i in join.args.get("using") or []]
         if (join.args.get("method") or "").upper() == "NATURAL":
@@ -73,6 +81,24 @@ class FromBuilder:
             conditions = [c for c in conditions if not self._push(right, c)]
             return DOuter("left", left, right, conditions)
         return DOuter("full", left, right, conditions)
+
+    def _expand(
+        self, call: table_functions.Call, left: DTree, scope: Scope, side: str, on: exp.Expr | None
+    ) -> DTree | None:
+        """A function of one leaf's columns becomes part of that leaf; None when it depends on no column."""
+        resolved = scope.resolve(call.call)
+        used = ex.leaves_of(resolved)
+        if not used:
+            return None
+        conditions = list(ex.conjuncts(on))
+        if len(used) > 1 or used & padded(left) or side not in ("", "LEFT") or (side == "LEFT" and conditions):
+            raise NotDifferentiable(f"the function {ex.pg(call.call)} of columns of several tables or of an outer join")
+        leaf = self.leaves[next(iter(used))]
+        function, names = table_functions.expansion(call, resolved, leaf, self.describe, optional=side == "LEFT")
+        leaf.functions.append(function)
+        columns = {n: leaf_column(leaf.id, c.name) for n, c in zip(names, function.columns, strict=True)}
+        scope.add(call.alias.name, dict(columns))
+        return self._filtered(left, [scope.resolve(c) for c in conditions])
 
     @staticmethod
     def _merge(name: str, side: str, left: Scope, right: Scope) -> exp.Expr:
@@ -103,7 +129,7 @@ class FromBuilder:
         return True
 
     def _item(self, item: exp.Expr, ctes: Ctes, nullable: bool) -> tuple[DTree, Scope]:
-        if isinstance(item, exp.Table):
+        if isinstance(item, exp.Table) and isinstance(item.this, exp.Identifier):
             return self._table(item, ctes, nullable)
         if isinstance(item, exp.Subquery):
             if isinstance(item.this, (exp.Table, exp.Subquery)) and not item.alias:
@@ -111,11 +137,25 @@ class FromBuilder:
                 return self._joins(tree, scope, item.args.get("joins") or [], ctes, nullable), scope
             tree, scope = self._subquery(item.this, item.args.get("alias"), ctes, nullable)
             return self._joins(tree, scope, item.args.get("joins") or [], ctes, nullable), scope
-        raise NotDifferentiable(refuse.name_of(item))
+        constant = self._constant(item)
+        if constant is None:
+            raise NotDifferentiable(refuse.name_of(item))
+        tree, scope = self.leaf(constant, exp.TableAlias(this=exp.to_identifier(item.alias, quoted=True)))
+        return self._joins(tree, scope, item.args.get("joins") or [], ctes, nullable), scope
+
+    def _constant(self, item: exp.Expr) -> Constant | None:
+        """VALUES, or a function of constants: rows that never change."""
+        if isinstance(item, exp.Values):
+            bare = item.copy()
+            bare.set("joins", None)
+            text = f"SELECT * FROM {ex.pg(bare)}"
+            return Constant(text, self.describe(text))
+        call = table_functions.parse(item)
+        if call is None or call.call.find(exp.Column):
+            return None
+        return Constant(*table_functions.constant_rows(call, self.describe))
 
     def _table(self, table: exp.Table, ctes: Ctes, nullable: bool) -> tuple[DTree, Scope]:
-        if not isinstance(table.this, exp.Identifier):
-            raise NotDifferentiable(f"the function {ex.pg(table.this)} in FROM")
         if table.args.get("sample"):
             raise NotDifferentiable("TABLESAMPLE")
         if table.args.get("only"):
@@ -130,7 +170,7 @@ class FromBuilder:
             tree, scope = self.leaf(relation, alias or exp.TableAlias(this=exp.to_identifier(table.name)))
         return self._joins(tree, scope, table.args.get("joins") or [], ctes, nullable), scope
 
-    def leaf(self, source: Relation | StageRef, alias: exp.TableAlias) -> tuple[DTree, Scope]:
+    def leaf(self, source: Source, alias: exp.TableAlias) -> tuple[DTree, Scope]:
         """A new leaf over a source."""
         leaf = LeafDraft(len(self.leaves), source, alias.name)
         self.leaves.append(leaf)

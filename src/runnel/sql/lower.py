@@ -31,7 +31,7 @@ def leaf_source(leaf: LeafDraft) -> str:
     """A typed, empty stand-in for the leaf's source, enough for PostgreSQL to infer types from."""
     items = ", ".join(
         f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {quote(c.name)}"
-        for c in leaf.source.columns
+        for c in leaf.columns
     )
     return f"(SELECT {items}) AS l{leaf.id}"
 
@@ -73,7 +73,7 @@ class Lowering:
 
         def column(node: exp.Column) -> Bounds | None:
             leaf = self.leaves[int(node.table[1:])]
-            return next((c.type.bounds for c in leaf.source.columns if c.name == node.name), None)
+            return next((c.type.bounds for c in leaf.columns if c.name == node.name), None)
 
         family = self.column_of(expression).type.family
         return bounds_of(self._expanded(expression), column) if family in ("int", "numeric") else None
@@ -294,7 +294,8 @@ class Lowering:
         clock = [self._expanded(f) for f in draft.clock]
         computed = tuple(self.computed.get(draft.id, ()))
         known = {c.name for c in draft.source.columns}
-        texts = [*(ex.pg(f) for f in [*filters, *clock]), *(c.sql for c in computed)]
+        functions = tuple(draft.functions)
+        texts = [*(ex.pg(f) for f in [*filters, *clock]), *(c.sql for c in computed), *(f.sql for f in functions)]
         uses = tuple(n for n in known if any(quote(n) in t for t in texts))
         return Leaf(
             id=draft.id,
@@ -304,6 +305,7 @@ class Lowering:
             clock_filters=tuple(ex.pg(ex.substitute_clock(f)) for f in clock),
             clock_negations=tuple(ex.negation(ex.substitute_clock(f)) for f in clock),
             computed=computed,
-            may_raise=draft.id in self.raising or any(ex.may_raise(f) for f in [*filters, *clock]),
+            may_raise=bool(functions) or draft.id in self.raising or any(ex.may_raise(f) for f in [*filters, *clock]),
             uses=tuple(sorted(uses)),
+            functions=functions,
         )

@@ -11,7 +11,6 @@ from runnel.sql.draft import NotDifferentiable
 
 # sqlglot node -> the construct's name in messages; checked anywhere inside a SELECT's own expressions.
 EXPRESSIONS: Mapping[type[exp.Expr], str] = {
-    exp.Window: "a window function",
     exp.Exists: "EXISTS (subquery)",
     exp.Subquery: "a subquery used as a value",
     exp.Select: "a subquery used as a value",
@@ -19,10 +18,6 @@ EXPRESSIONS: Mapping[type[exp.Expr], str] = {
 }
 
 CLAUSES: Mapping[str, str] = {
-    "limit": "LIMIT",
-    "offset": "OFFSET",
-    "fetch": "FETCH FIRST",
-    "windows": "a WINDOW clause",
     "locks": "FOR UPDATE / FOR SHARE",
     "laterals": "LATERAL",
     "qualify": "QUALIFY",
@@ -40,9 +35,6 @@ def check_block(select: exp.Select) -> None:
     for key, name in CLAUSES.items():
         if select.args.get(key):
             raise NotDifferentiable(name)
-    distinct = select.args.get("distinct")
-    if distinct is not None and distinct.args.get("on"):
-        raise NotDifferentiable("DISTINCT ON")
     group = select.args.get("group")
     for item in group.expressions if group else []:
         for kind, name in GROUPINGS.items():
@@ -63,8 +55,13 @@ def check_block(select: exp.Select) -> None:
 
 
 def has_aggregates(select: exp.Select) -> bool:
-    """Whether the select list aggregates."""
-    return any(is_aggregate(n) for e in select.expressions for n in e.walk())
+    """Whether the select list aggregates; a window's own call does not, what it is computed from may."""
+    return any(is_aggregate(n) for e in select.expressions for n in e.walk() if not _called_by_window(n))
+
+
+def _called_by_window(node: exp.Expr) -> bool:
+    parent = node.parent
+    return isinstance(parent, exp.Window) or (isinstance(parent, exp.Filter) and isinstance(parent.parent, exp.Window))
 
 
 def is_stateful(select: exp.Select) -> bool:
@@ -75,6 +72,7 @@ def is_stateful(select: exp.Select) -> bool:
         or select.args.get("distinct")
         or select.args.get("limit")
         or select.args.get("offset")
+        or select.find(exp.Window)
         or has_aggregates(select)
     )
 

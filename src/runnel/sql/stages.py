@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -14,13 +15,13 @@ from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import (
     Branch,
-    GroupHead,
+    Head,
     Inner,
     LeafNode,
     Outer,
+    PartitionHead,
     Plan,
     Relation,
-    RowsHead,
     Stage,
     StageRef,
     Tree,
@@ -33,12 +34,17 @@ from runnel.sql.describe import (
     describe,
     describe_expressions,
     relation_facts,
+    returns_set,
     tables_of,
+    unique_keys,
 )
 from runnel.sql.draft import NotDifferentiable, OuterCondition
 from runnel.sql.from_clause import FromBuilder
 from runnel.sql.lower import Lowering
 from runnel.sql.parse import parse_query
+from runnel.sql.partitions import is_partition_block, partition_head
+from runnel.sql.rewrite import outer_conditions
+from runnel.sql.rewrite.context import Context
 
 if TYPE_CHECKING:
     import psycopg
@@ -143,12 +149,18 @@ class Compiler:
             return False
         return _normal(again) in (_normal(canonical), _normal(once_more))
 
+    @cached_property
+    def context(self) -> Context:
+        """What rewrites may ask."""
+        return Context(
+            describe=self.columns_of,
+            unique_keys=lambda schema, table: unique_keys(self.conn, Name(schema, table)),
+            is_set_returning=lambda name: returns_set(self.conn, name),
+        )
+
     # -- stages --------------------------------------------------------------------------------------------
 
     def plan(self, tree: exp.Query, columns: tuple[Column, ...], settings: Mapping[str, str]) -> Plan:
-        tree = tree.copy()
-        if not (tree.args.get("limit") or tree.args.get("offset")):
-            tree.set("order", None)
         self._stage(tree, {}, columns)
         return Plan(tuple(self._with_indexes()), tuple(self.tables.values()), dict(settings))
 
@@ -156,45 +168,62 @@ class Compiler:
         """A hidden stage for a subquery; the same subquery twice is one stage."""
         text = ex.pg(standalone(query, ctes))
         if text not in self.known:
-            with self.conn.transaction():
-                columns = describe(self.conn, text).columns
+            columns = self.columns_of(text)
             index = self._stage(query, ctes, columns)
             self.known[text] = StageRef(index, columns)
         return self.known[text]
+
+    def columns_of(self, text: str) -> tuple[Column, ...]:
+        """The result columns of a query, as PostgreSQL types them."""
+        with self.conn.transaction():
+            return describe(self.conn, text).columns
 
     def _stage(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> int:
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):
             query = query.this
         ctes = with_ctes(query, ctes)
-        mark, known = len(self.stages), dict(self.known)
-        try:
-            head, branches = self._head(query, ctes, columns)
-        except OuterCondition:
-            if not self.inline:
-                raise
-            # A value computed inside a subquery may be what Spark cannot compute: let PostgreSQL, in a stage.
-            del self.stages[mark:]
-            self.known, self.inline = known, False
-            try:
-                head, branches = self._head(query, ctes, columns)
-            finally:
-                self.inline = True
+        head, branches = self._first_that_works(query, ctes, columns)
         index = len(self.stages)
         self.stages.append(Stage(index, tuple(branches), head, columns))
         return index
 
+    def _first_that_works(
+        self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]
+    ) -> tuple[Head, list[Branch]]:
+        """Conditions of outer joins may ask for more and more to be left to PostgreSQL."""
+        mark, known = len(self.stages), dict(self.known)
+        try:
+            return self._head(query, ctes, columns)
+        except OuterCondition:
+            if not self.inline or not isinstance(query, exp.Select):
+                raise
+            del self.stages[mark:]
+            self.known = dict(known)
+        # A value computed inside a subquery may be what Spark cannot compute: let PostgreSQL, in a stage.
+        self.inline = False
+        try:
+            return self._head(query, ctes, columns)
+        except OuterCondition:
+            del self.stages[mark:]
+            self.known = known
+            return self._head(outer_conditions.rewrite(query, self.context), ctes, columns)
+        finally:
+            self.inline = True
+
     def _head(
         self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[RowsHead | GroupHead, list[Branch]]:
+    ) -> tuple[Head, list[Branch]]:
         if isinstance(query, exp.SetOperation):
             return self._union(query, ctes, columns)
         if isinstance(query, exp.Select):
+            if is_partition_block(query):
+                return partition_head(query, lambda below: self.stage_ref(below, ctes)), []
             return self._select(query, ctes, columns)
         raise NotDifferentiable(refuse.name_of(query))
 
     def _union(
         self, query: exp.SetOperation, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[RowsHead | GroupHead, list[Branch]]:
+    ) -> tuple[Head, list[Branch]]:
         if not isinstance(query, exp.Union):
             raise NotDifferentiable(type(query).__name__.upper())
         if query.args.get("limit") or query.args.get("offset"):
@@ -215,7 +244,7 @@ class Compiler:
         return [self._whole(ref)]
 
     def _whole(self, ref: StageRef) -> heads.BranchInput:
-        builder = FromBuilder(self.relation, self.stage_ref, self.inline)
+        builder = FromBuilder(self.relation, self.stage_ref, self.columns_of, self.inline)
         tree, scope = builder.leaf(ref, exp.TableAlias(this=exp.to_identifier("s")))
         lowering = Lowering(builder.leaves, tree, self._types)
         items = [scope.resolve(exp.column(exp.to_identifier(c.name, quoted=True), table="s")) for c in ref.columns]
@@ -233,7 +262,7 @@ class Compiler:
                 clone.set("from_", exp.From(this=inner))
                 result += self._branches(clone, with_ctes(union, ctes))
             return result
-        builder = FromBuilder(self.relation, self.stage_ref, self.inline)
+        builder = FromBuilder(self.relation, self.stage_ref, self.columns_of, self.inline)
         tree, scope = builder.build(select, ctes)
         lowering = Lowering(builder.leaves, tree, self._types)
         if refuse.is_stateful(select) and (select.args.get("group") or refuse.has_aggregates(select)):
@@ -242,7 +271,7 @@ class Compiler:
 
     def _select(
         self, select: exp.Select, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[RowsHead | GroupHead, list[Branch]]:
+    ) -> tuple[Head, list[Branch]]:
         refuse.check_block(select)
         grouped = bool(select.args.get("group") or select.args.get("having") or refuse.has_aggregates(select))
         if select.args.get("distinct") and grouped:
@@ -271,7 +300,19 @@ class Compiler:
                     if isinstance(source, StageRef):
                         names = {c.name for c in source.columns if sql == f'l{leaf_id}."{c.name}"'}
                         wanted.setdefault(source.index, set()).update(names)
-        return [replace(s, indexed=tuple(sorted(wanted.get(s.index, ())))) for s in self.stages]
+        readers: dict[int, list[PartitionHead]] = {}
+        for stage in self.stages:
+            if isinstance(stage.head, PartitionHead):
+                readers.setdefault(stage.head.source.index, []).append(stage.head)
+        return [
+            replace(
+                stage,
+                indexed=tuple(sorted(wanted.get(stage.index, ()))),
+                partitioned=tuple(dict.fromkeys(h.keys for h in readers.get(stage.index, ()) if h.keys)),
+                ordered=tuple(dict.fromkeys(h.order for h in readers.get(stage.index, ()) if h.order)),
+            )
+            for stage in self.stages
+        ]
 
 
 def _normal(text: str) -> str:

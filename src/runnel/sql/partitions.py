@@ -1,0 +1,69 @@
+"""A block with windows, DISTINCT ON or LIMIT over a derived table `s` -> a head that recomputes partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from runnel.model.types import Column
+from runnel.plan import expr as ex
+from runnel.plan.stage import PartitionHead, StageRef
+from runnel.sql.draft import NotDifferentiable
+from runnel.sql.rewrite.partitions import ALIAS, limited, windows_of
+
+# Types short enough for every value to fit into a B-tree entry.
+_SHORT = ("int", "numeric", "float", "bool", "date", "timestamp", "timestamptz", "uuid", "enum")
+
+
+def is_partition_block(select: exp.Select) -> bool:
+    """Whether the block is a function of whole partitions of its rows."""
+    distinct = select.args.get("distinct")
+    return limited(select) or bool(windows_of(select)) or (distinct is not None and bool(distinct.args.get("on")))
+
+
+def partition_head(select: exp.Select, stage: Callable[[exp.Query], StageRef]) -> PartitionHead:
+    """The head of a block that `rewrite.partitions` has layered."""
+    derived = select.args["from_"].this
+    assert isinstance(derived, exp.Subquery) and derived.alias == ALIAS
+    source = stage(derived.this)
+    columns = {c.name: c for c in source.columns}
+    distinct = select.args.get("distinct")
+    on = distinct.args.get("on") if distinct is not None else None
+    order = select.args.get("order")
+    items = ", ".join(ex.pg(e) for e in select.expressions)
+    rest = f" {ex.pg(order)}" if order is not None else ""
+    if on is not None:
+        keys = {e.name for e in on.expressions}
+        head_items = f"DISTINCT ON ({', '.join(ex.pg(e) for e in on.expressions)}) {items}"
+        return PartitionHead(source, _key_columns(keys, source), head_items, rest, rule="DISTINCT ON")
+    if limited(select):
+        for key in ("offset", "limit"):
+            if select.args.get(key):
+                rest += f" {ex.pg(select.args[key])}"
+        short = {n for n, c in columns.items() if c.type.family in _SHORT}
+        return PartitionHead(source, (), items, rest, _index(order, short), rule="First rows in order")
+    sets = [frozenset(p.name for p in w.args.get("partition_by") or []) for w in windows_of(select)]
+    smallest = min(sets, key=len)
+    if not all(smallest <= s for s in sets):
+        raise NotDifferentiable("windows over different partitions in one block")
+    rule = "Window functions by partition" if smallest else "Window functions over all rows"
+    return PartitionHead(source, _key_columns(smallest, source), items, rest, rule=rule)
+
+
+def _key_columns(names: set[str] | frozenset[str], source: StageRef) -> tuple[Column, ...]:
+    return tuple(c for c in source.columns if c.name in names)
+
+
+def _index(order: exp.Expr | None, short: set[str]) -> tuple[str, ...]:
+    """As many leading ORDER BY items as an index can hold."""
+    items: list[str] = []
+    for item in order.expressions if order is not None else []:
+        column = item.this if isinstance(item, exp.Ordered) else item
+        if not isinstance(column, exp.Column) or column.name not in short:
+            break
+        bare = item.copy()
+        for node in bare.find_all(exp.Column):
+            node.set("table", None)
+        items.append(ex.pg(bare))
+    return tuple(items)

@@ -1,0 +1,105 @@
+"""Functions in FROM -> what PostgreSQL expands while it reads a leaf, or rows that never change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from runnel.model.names import quote
+from runnel.model.types import Column
+from runnel.plan import expr as ex
+from runnel.plan.stage import TableFunction
+from runnel.sql.draft import LeafDraft
+
+Describe = Callable[[str], tuple[Column, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function call in FROM, taken apart."""
+
+    call: exp.Expr
+    ordinality: bool
+    alias: exp.TableAlias
+
+    @property
+    def names(self) -> list[str]:
+        """The column names that the query gives."""
+        return [i.name for i in self.alias.args.get("columns") or []]
+
+    def definitions(self, names: list[str]) -> str:
+        """The alias's column list under other names, with the types that a function of records needs."""
+        given = self.alias.args.get("columns") or []
+        kinds = [f" {ex.pg(i.args['kind'])}" if isinstance(i, exp.ColumnDef) else "" for i in given]
+        kinds += [""] * (len(names) - len(kinds))
+        return ", ".join(quote(n) + k for n, k in zip(names, kinds, strict=True))
+
+
+def parse(item: exp.Expr) -> Call | None:
+    """The call, or None when the FROM item is something else."""
+    alias = item.args.get("alias") or exp.TableAlias(this=exp.to_identifier("f"))
+    inner = item.this if isinstance(item, (exp.Lateral, exp.Table)) else item
+    ordinality = bool(item.args.get("ordinality"))
+    if isinstance(inner, exp.Unnest):
+        offset = inner.args.get("offset")
+        if isinstance(offset, exp.Identifier) and offset.name not in [c.name for c in alias.args.get("columns") or []]:
+            alias = alias.copy()
+            alias.append("columns", offset.copy())
+        call = exp.Anonymous(this="unnest", expressions=[e.copy() for e in inner.expressions])
+        return Call(call, ordinality or bool(offset), alias)
+    if isinstance(inner, exp.Func):
+        return Call(inner.copy(), ordinality, alias)
+    return None
+
+
+def constant_rows(call: Call, describe: Describe) -> tuple[str, tuple[Column, ...]]:
+    """A call over constants: its SQL and its columns."""
+    tail = " WITH ORDINALITY" if call.ordinality else ""
+    names = f"({call.definitions(call.names)})" if call.names else ""
+    text = f"SELECT * FROM {ex.pg(call.call)}{tail} AS {quote(call.alias.name)}{names}"
+    return text, describe(text)
+
+
+def expansion(
+    call: Call, resolved: exp.Expr, leaf: LeafDraft, describe: Describe, *, optional: bool
+) -> tuple[TableFunction, list[str]]:
+    """A call over one leaf's columns as an expansion of that leaf, and the names its columns have in the query.
+
+    `optional` keeps rows for which the function returns nothing (LEFT JOIN).
+    """
+    number = len(leaf.functions)
+    tail = " WITH ORDINALITY" if call.ordinality else ""
+    text = ex.pg(_over_row(leaf.expand(resolved), leaf))
+    bare = f"({call.definitions(call.names)})" if call.names else ""
+    described = describe(f"SELECT f.* FROM {stand_in(leaf, 'r')} CROSS JOIN LATERAL {text}{tail} AS f{bare}")
+    visible = [c.name for c in described]
+    inner = [f"#f{number}.{n}" for n in visible]
+    columns = tuple(Column(n, c.type, collation=c.collation) for n, c in zip(inner, described, strict=True))
+    join = "LEFT JOIN" if optional else "CROSS JOIN"
+    on = " ON true" if optional else ""
+    sql = f"{join} LATERAL {text}{tail} AS f{number}({call.definitions(inner)}){on}"
+    return TableFunction(sql, columns), visible
+
+
+def _over_row(expression: exp.Expr, leaf: LeafDraft) -> exp.Expr:
+    """Columns of the leaf as columns of its row `r`, or of an earlier function."""
+
+    def change(node: exp.Expr) -> exp.Expr | None:
+        if isinstance(node, exp.Column) and node.table == f"l{leaf.id}":
+            owner = node.name.partition(".")[0][1:] if node.name.startswith("#f") else "r"
+            return exp.column(exp.to_identifier(node.name, quoted=True), table=owner)
+        return None
+
+    return ex.rewrite(expression, change)
+
+
+def stand_in(leaf: LeafDraft, alias: str) -> str:
+    """A typed, empty stand-in for the leaf's rows, enough for PostgreSQL to infer types from."""
+    items = ", ".join(
+        f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {quote(c.name)}"
+        for c in leaf.source.columns
+    )
+    functions = "".join(f" {f.sql}" for f in leaf.functions)
+    return f"(SELECT {items}) AS {alias}{functions}"
