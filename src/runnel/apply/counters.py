@@ -1,8 +1,11 @@
 """Algebraic aggregates: what is counted per group, and how each value follows from the counters.
 
 For aggregate j: `c<j>` counts non-NULL inputs, `s<j>` is their sum, `q<j>` the sum of squares, `x<j>` counts NaNs
-(which would poison a running sum), `t<j>` counts true inputs, `d<j>` counts distinct values. All but the last are
-linear: the delta of a counter is the weighted sum over the delta.
+(which would poison a running sum), `t<j>` counts true inputs. They are linear: the delta of a counter is the weighted
+sum over the delta. `d<i>` counts the distinct values of bag i.
+
+Everything else is PostgreSQL's own aggregate over a bag. That includes sums of floats, covariances and regressions, of
+bounded numbers too: PostgreSQL accumulates them in float8, so sums kept exactly would give other digits than it does.
 
 Variance in PostgreSQL's own order of operations, so that NUMERIC rounding agrees:
 
@@ -22,9 +25,12 @@ def counter_columns(head: GroupHead) -> list[str]:
     names: list[str] = []
     for j, aggregate in enumerate(head.aggregates):
         names += [name for name, _, _ in _counters(j, aggregate)]
-        if aggregate.strategy == "bag" and aggregate.function == "count":
-            names.append(f"d{j}")
-    return names
+    return names + [f"d{i}" for i in range(len(head.bags)) if counts_distinct(head, i)]
+
+
+def counts_distinct(head: GroupHead, bag: int) -> bool:
+    """Whether the groups count the distinct values of a bag."""
+    return any(a.bag == bag and a.call is None and a.function == "count" for a in head.aggregates)
 
 
 def counter_deltas(head: GroupHead) -> list[tuple[str, str]]:
@@ -42,7 +48,7 @@ def _counters(j: int, aggregate: Aggregate) -> Iterator[tuple[str, str, str]]:
         return
     base = aggregate.partial or 0
     value = f"i{aggregate.args[0]}" if aggregate.args else "NULL"
-    yield f"c{j}", f"sum(s{base})", f"sum(w) FILTER (WHERE {value} IS NOT NULL)"
+    yield f"c{j}", f"sum(s{base})", f"sum(w) FILTER (WHERE {value} IS DISTINCT FROM NULL)"
     if aggregate.strategy == "bools":
         yield f"t{j}", f"sum(s{base + 1})", f"sum(w) FILTER (WHERE {value})"
     if aggregate.strategy != "sum":
@@ -61,7 +67,7 @@ def _counters(j: int, aggregate: Aggregate) -> Iterator[tuple[str, str, str]]:
 def value_sql(head: GroupHead, j: int, tables: StageTables, g: str) -> str:
     """The value of aggregate j for the group row `g`."""
     aggregate = head.aggregates[j]
-    kind = aggregate.type.sql
+    kind = aggregate.type.sql if aggregate.type else ""
     match aggregate.strategy:
         case "rows":
             return f"{g}.n::{kind}"
@@ -95,15 +101,18 @@ def _sum_value(aggregate: Aggregate, j: int, g: str) -> str:
 
 def _bag_value(head: GroupHead, j: int, tables: StageTables, g: str) -> str:
     aggregate = head.aggregates[j]
-    if aggregate.function == "count":
-        return f"{g}.d{j}"
+    assert aggregate.bag is not None
+    if aggregate.call is None and aggregate.function == "count":
+        return f"{g}.d{aggregate.bag}::int8"
     keys = [f"k{i}" for i in range(len(head.keys))]
     match_ = same_sql([f"b.{k}" for k in keys], [f"{g}.{k}" for k in keys], head.keys)
-    source = f"{tables.bag(j)} AS b"
-    where = f"WHERE b.h = {g}.h AND {match_}"
-    if aggregate.function in ("min", "max"):
-        order = "" if aggregate.function == "min" else " DESC"
-        return f"(SELECT b.v FROM {source} {where} ORDER BY b.v{order} LIMIT 1)"
+    rows = f"{tables.bag(aggregate.bag)} AS b WHERE b.h = {g}.h AND {match_}"
+    if aggregate.call is None:
+        direction = " DESC" if aggregate.function == "max" else ""
+        tie = "" if head.bags[aggregate.bag].types[0].is_plain else ", b.vh"
+        return f"(SELECT b.v0 FROM {rows} ORDER BY b.v0{direction}{tie} LIMIT 1)"
+    # Floats are added in this order, and ties are broken by it: the same state must give the same value again.
+    source = f"(SELECT b.* FROM {rows} ORDER BY b.vh) AS b"
     if not aggregate.distinct:
         source += ", generate_series(1, b.n)"
-    return f"(SELECT {aggregate.function}(b.v) FROM {source} {where})"
+    return f"(SELECT {aggregate.call} FROM {source})"

@@ -8,9 +8,9 @@ from runnel.apply.counters import counter_columns
 from runnel.apply.load import load_columns
 from runnel.apply.output import output_columns, table_hash
 from runnel.apply.partitions import key_hash
-from runnel.apply.tables import StageTables, bags, typed
+from runnel.apply.tables import StageTables, typed
 from runnel.model.names import quote
-from runnel.plan.stage import GroupHead, PartitionHead, Stage
+from runnel.plan.stage import Bag, GroupHead, PartitionHead, Stage
 
 # Types short enough for every value to fit into a B-tree entry, so that min and max are one index probe.
 _SHORT = ("int", "numeric", "float", "bool", "date", "timestamp", "timestamptz", "uuid", "enum")
@@ -29,14 +29,8 @@ def create_temporary(conn: psycopg.Connection, stage: Stage, tables: StageTables
         keys = key_definitions(stage.head)
         counters = [f"{c} numeric" for c in counter_columns(stage.head)]
         specs[tables.touched] = ["h int8", *keys, "n int8", *counters]
-        for j in bags(stage.head):
-            specs[tables.bag_touched(j)] = [
-                "h int8",
-                "vh int8",
-                *keys,
-                value_definition(stage.head, j),
-                "n int8",
-            ]
+        for i, bag in enumerate(stage.head.bags):
+            specs[tables.bag_touched(i)] = ["h int8", "vh int8", *keys, *value_definitions(bag), "n int8"]
     if isinstance(stage.head, PartitionHead):
         keys = [typed(f"k{i}", k.type, k.collation) for i, k in enumerate(stage.head.keys)]
         specs[tables.touched] = ["h int8", *keys]
@@ -52,10 +46,9 @@ def key_definitions(head: GroupHead) -> list[str]:
     return [typed(f"k{i}", t, c) for i, (t, c) in enumerate(zip(head.keys, head.key_collations, strict=True))]
 
 
-def value_definition(head: GroupHead, j: int) -> str:
-    """Column definition of a bag's values."""
-    (argument,) = head.aggregates[j].args
-    return typed("v", head.inputs[argument])
+def value_definitions(bag: Bag) -> list[str]:
+    """Column definitions of a bag's values: with their collations, by which PostgreSQL will order them."""
+    return [typed(f"v{i}", t, c) for i, (t, c) in enumerate(zip(bag.types, bag.collations, strict=True))]
 
 
 def create_state(conn: psycopg.Connection, stage: Stage, tables: StageTables, owner: str, *, is_last: bool) -> None:
@@ -69,10 +62,10 @@ def create_state(conn: psycopg.Connection, stage: Stage, tables: StageTables, ow
         counters = [f"{c} numeric NOT NULL" for c in counter_columns(stage.head)]
         columns = ["h int8 NOT NULL", *keys, "n int8 NOT NULL CHECK (n >= 0)", *counters]
         _create(conn, tables.groups, columns, owner)
-        for j in bags(stage.head):
-            value = value_definition(stage.head, j) + " NOT NULL"
-            columns = ["h int8 NOT NULL", "vh int8 NOT NULL", *keys, value, "n int8 NOT NULL CHECK (n > 0)"]
-            _create(conn, tables.bag(j), columns, owner)
+        for i, bag in enumerate(stage.head.bags):
+            values = [v if bag.nulls else f"{v} NOT NULL" for v in value_definitions(bag)]
+            columns = ["h int8 NOT NULL", "vh int8 NOT NULL", *keys, *values, "n int8 NOT NULL CHECK (n > 0)"]
+            _create(conn, tables.bag(i), columns, owner)
     if not is_last:
         columns = [typed(quote(c.name), c.type, c.collation) for c in stage.columns]
         _create(conn, tables.output, columns, owner)
@@ -88,14 +81,20 @@ def index_state(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> 
     if isinstance(stage.head, GroupHead):
         conn.execute(f"CREATE INDEX ON {tables.groups} (h)".encode())
         conn.execute(f"ANALYZE {tables.groups}".encode())
-        for j in bags(stage.head):
-            aggregate = stage.head.aggregates[j]
-            conn.execute(f"CREATE INDEX ON {tables.bag(j)} (vh)".encode())
-            short = stage.head.inputs[aggregate.args[0]].family in _SHORT
-            if aggregate.function != "count":
-                ordered = ", v" if short and aggregate.function in ("min", "max") else ""
-                conn.execute(f"CREATE INDEX ON {tables.bag(j)} (h{ordered})".encode())
-            conn.execute(f"ANALYZE {tables.bag(j)}".encode())
+        for i in range(len(stage.head.bags)):
+            conn.execute(f"CREATE INDEX ON {tables.bag(i)} (vh)".encode())
+            columns = _value_index(stage.head, i)
+            if columns:
+                conn.execute(f"CREATE INDEX ON {tables.bag(i)} ({columns})".encode())
+            conn.execute(f"ANALYZE {tables.bag(i)}".encode())
+
+
+def _value_index(head: GroupHead, bag: int) -> str:
+    """What the groups' values are found by: nothing when only distinct values are counted."""
+    users = [a for a in head.aggregates if a.bag == bag]
+    if any(a.call is None and a.function in ("min", "max") for a in users):
+        return "h, v0" if head.bags[bag].types[0].family in _SHORT else "h"
+    return "h" if any(a.call is not None for a in users) else ""
 
 
 def index_output(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:
@@ -113,7 +112,7 @@ def index_output(conn: psycopg.Connection, stage: Stage, tables: StageTables) ->
 def drop_state(conn: psycopg.Connection, stage: Stage, tables: StageTables, *, is_last: bool) -> None:
     """Drop the stage's permanent tables except the stream table itself."""
     names = [tables.groups] if isinstance(stage.head, GroupHead) else []
-    names += [tables.bag(j) for j in bags(stage.head)] if isinstance(stage.head, GroupHead) else []
+    names += [tables.bag(i) for i in range(len(stage.head.bags))] if isinstance(stage.head, GroupHead) else []
     names += [] if is_last else [tables.output]
     for name in names:
         conn.execute(f"DROP TABLE IF EXISTS {name}".encode())

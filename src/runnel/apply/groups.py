@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import psycopg
 
-from runnel.apply.counters import counter_columns, counter_deltas, value_sql
+from runnel.apply.counters import counter_columns, counter_deltas, counts_distinct, value_sql
 from runnel.apply.load import inputs_sql
 from runnel.apply.output import consolidate_sql, output_columns
-from runnel.apply.tables import StageTables, bags, grouped_value, hash_sql, same_sql
+from runnel.apply.tables import StageTables, bag_hash, bag_items, hash_sql, same_sql
 from runnel.plan.stage import GroupHead, Stage
 
 
@@ -33,8 +33,8 @@ def merge_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) ->
     _touch(conn, stage, head, tables)
     before = outputs_sql(stage, tables, weight=-1, touched_only=True)
     conn.execute(f"INSERT INTO {tables.delta} {before}".encode())
-    for j in bags(head):
-        _merge_bag(conn, head, tables, j)
+    for i in range(len(head.bags)):
+        _merge_bag(conn, head, tables, i)
     _merge_counters(conn, head, tables)
     after = outputs_sql(stage, tables, weight=1, touched_only=True)
     conn.execute(f"INSERT INTO {tables.delta} {after}".encode())
@@ -51,10 +51,10 @@ def build_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) ->
     _touch_groups(conn, stage, head, tables)
     keys, counters = key_names(head), counter_columns(head)
     columns = ", ".join(["h", *keys, "n", *counters])
-    for j in bags(head):
-        conn.execute(f"INSERT INTO {tables.bag(j)} {_bag_delta(stage, head, tables, j)}".encode())
-        if head.aggregates[j].function == "count":
-            _add_distinct(conn, head, tables, j, f"SELECT h, {_listed(keys)} 1 AS d FROM {tables.bag(j)}")
+    for i in range(len(head.bags)):
+        conn.execute(f"INSERT INTO {tables.bag(i)} {_bag_delta(stage, head, tables, i)}".encode())
+        if counts_distinct(head, i):
+            _add_distinct(conn, head, tables, i, f"SELECT h, {_listed(keys)} 1 AS d FROM {tables.bag(i)}")
     values = ", ".join(["h", *keys, "n", *(f"coalesce({c}, 0)" for c in counters)])
     conn.execute(f"INSERT INTO {tables.groups} ({columns}) SELECT {values} FROM {tables.touched} WHERE n <> 0".encode())
     if not head.keys:
@@ -96,8 +96,8 @@ def _listed(keys: list[str]) -> str:
 def _touch(conn: psycopg.Connection, stage: Stage, head: GroupHead, tables: StageTables) -> None:
     """Which groups the delta touches, and by how much their counters and bags change."""
     _touch_groups(conn, stage, head, tables)
-    for j in bags(head):
-        conn.execute(f"INSERT INTO {tables.bag_touched(j)} {_bag_delta(stage, head, tables, j)}".encode())
+    for i in range(len(head.bags)):
+        conn.execute(f"INSERT INTO {tables.bag_touched(i)} {_bag_delta(stage, head, tables, i)}".encode())
 
 
 def _touch_groups(conn: psycopg.Connection, stage: Stage, head: GroupHead, tables: StageTables) -> None:
@@ -123,22 +123,27 @@ def _key_hash(head: GroupHead) -> str:
     return hash_sql(list(zip(key_names(head), head.keys, strict=True)))
 
 
-def _bag_delta(stage: Stage, head: GroupHead, tables: StageTables, j: int) -> str:
-    """The change of a bag: (h, vh, keys, v, n) in the order of its columns."""
-    keys = key_names(head)
-    value = f"i{head.aggregates[j].args[0]}"
-    type_ = head.inputs[head.aggregates[j].args[0]]
-    both = hash_sql([*zip(keys, head.keys, strict=True), (value, type_)])
+def _bag_delta(stage: Stage, head: GroupHead, tables: StageTables, index: int) -> str:
+    """The change of a bag: (h, vh, keys, values, n) in the order of its columns."""
+    keys, bag = key_names(head), head.bags[index]
+    names = [f"i{v}" for v in bag.values]
+    items = bag_items(bag, names)
+    # IS NOT NULL would leave out rows (composites) that hold a NULL somewhere.
+    conditions = [] if bag.filter is None else [f"i{bag.filter}"]
+    conditions += [] if bag.nulls else [f"{n} IS DISTINCT FROM NULL" for n in names]
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    grouped = f" GROUP BY {', '.join([*keys, *items])}" if keys or items else ""
+    # Of values that are grouped as one, any will do.
+    values = "".join(f"any_value({n}), " for n in names)
     return (
-        f"SELECT {_key_hash(head)}, {both}, {_listed(keys)}{grouped_value(value, type_)}, sum(w) "
-        f"FROM {_keyed(stage, head, tables)} WHERE {value} IS NOT NULL "
-        f"GROUP BY {_listed(keys)}{value} HAVING sum(w) <> 0"
+        f"SELECT {_key_hash(head)}, {bag_hash(bag, names, _key_hash(head))}, {_listed(keys)}{values}sum(w) "
+        f"FROM {_keyed(stage, head, tables)}{where}{grouped} HAVING sum(w) <> 0"
     )
 
 
 def _bag_changes(head: GroupHead) -> list[str]:
     """A group whose rows only exchanged values is touched although no counter moved."""
-    return ["count(*) > 1"] if bags(head) else []
+    return ["count(*) > 1"] if head.bags else []
 
 
 def _merge_counters(conn: psycopg.Connection, head: GroupHead, tables: StageTables) -> None:
@@ -155,32 +160,33 @@ def _merge_counters(conn: psycopg.Connection, head: GroupHead, tables: StageTabl
     )
 
 
-def _merge_bag(conn: psycopg.Connection, head: GroupHead, tables: StageTables, j: int) -> None:
-    keys = key_names(head)
-    compared = [*keys, "v"]
-    types = [*head.keys, head.inputs[head.aggregates[j].args[0]]]
-    same = same_sql([f"b.{k}" for k in compared], [f"t.{k}" for k in compared], types)
-    columns = ", ".join(["h", "vh", *keys, "v", "n"])
-    values = ", ".join(f"t.{c}" for c in ["h", "vh", *keys, "v", "n"])
+def _merge_bag(conn: psycopg.Connection, head: GroupHead, tables: StageTables, index: int) -> None:
+    keys, bag = key_names(head), head.bags[index]
+    values = [f"v{i}" for i in range(len(bag.values))]
+    same = same_sql([f"b.{k}" for k in keys], [f"t.{k}" for k in keys], head.keys)
+    if values:
+        left, right = (", ".join(bag_items(bag, [f"{side}.{v}" for v in values])) for side in "bt")
+        same += f" AND ROW({left}) IS NOT DISTINCT FROM ROW({right})"
+    columns = ["h", "vh", *keys, *values, "n"]
     merge = (
-        f"MERGE INTO {tables.bag(j)} AS b USING {tables.bag_touched(j)} AS t ON b.vh = t.vh AND {same} "
+        f"MERGE INTO {tables.bag(index)} AS b USING {tables.bag_touched(index)} AS t ON b.vh = t.vh AND {same} "
         "WHEN MATCHED AND b.n + t.n = 0 THEN DELETE "
         "WHEN MATCHED THEN UPDATE SET n = b.n + t.n "
-        f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(f't.{c}' for c in columns)})"
     )
-    if head.aggregates[j].function != "count":
+    if not counts_distinct(head, index):
         conn.execute(merge.encode())
         return
     returned = ", ".join(["merge_action() AS action", *(f"t.{k}" for k in ["h", *keys])])
     source = f"SELECT h, {_listed(keys)} CASE action WHEN 'INSERT' THEN 1 WHEN 'DELETE' THEN -1 ELSE 0 END AS d FROM m"
-    _add_distinct(conn, head, tables, j, source, f"m AS ({merge} RETURNING {returned})")
+    _add_distinct(conn, head, tables, index, source, f"m AS ({merge} RETURNING {returned})")
 
 
 def _add_distinct(
     conn: psycopg.Connection,
     head: GroupHead,
     tables: StageTables,
-    j: int,
+    index: int,
     source: str,
     cte: str | None = None,
 ) -> None:
@@ -190,4 +196,6 @@ def _add_distinct(
     sums = f"x AS (SELECT h, {_listed(keys)} sum(d) AS d FROM ({source}) AS y{grouped})"
     ctes = ", ".join([cte, sums] if cte else [sums])
     same = same_sql([f"t.{k}" for k in keys], [f"x.{k}" for k in keys], head.keys)
-    conn.execute(f"WITH {ctes} UPDATE {tables.touched} AS t SET d{j} = x.d FROM x WHERE t.h = x.h AND {same}".encode())
+    conn.execute(
+        f"WITH {ctes} UPDATE {tables.touched} AS t SET d{index} = x.d FROM x WHERE t.h = x.h AND {same}".encode()
+    )

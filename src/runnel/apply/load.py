@@ -8,6 +8,7 @@ import pyarrow as pa
 from runnel.apply.tables import StageTables, typed
 from runnel.plan.stage import Branch, Stage
 from runnel.sources.arrow import write_arrow
+from runnel.sources.statements import Query
 
 
 def load_columns(stage: Stage) -> list[tuple[str, str]]:
@@ -32,6 +33,20 @@ def load(conn: psycopg.Connection, stage: Stage, tables: StageTables, rows: pa.T
     conn.execute(f"TRUNCATE {tables.load}".encode())
     if rows.num_rows:
         write_arrow(conn, rows, tables.load, rows.column_names)
+
+
+def load_query(conn: psycopg.Connection, stage: Stage, tables: StageTables, number: int, query: Query) -> int:
+    """Load a branch of a single leaf straight from the leaf's changes: there is nothing to join; how many rows."""
+    branch = stage.branches[number]
+    names, values = ["b", "w"], [f"{number}::smallint", "w"]
+    for i, (leaf, index) in enumerate(branch.carried):
+        names.append(carried_name(number, i))
+        values.append(f"({branch.leaves[leaf].column(index)})::{branch.leaves[leaf].computed[index].type.sql}")
+    for k, (leaf, index) in enumerate(branch.sums):
+        names.append(f"s{k}")
+        values.append(f"w * {branch.leaves[leaf].column(index)}")
+    text = f"INSERT INTO {tables.load} ({', '.join(names)}) SELECT {', '.join(values)} FROM ({query.text}) AS d"
+    return conn.execute(text.encode(), query.params).rowcount
 
 
 def inputs_sql(stage: Stage, tables: StageTables) -> str:

@@ -5,7 +5,7 @@
 | `load` (temporary) | what Spark computed: carried columns, weight `w`, partial sums |
 | `delta` (temporary) | the stage's own output change: columns `o<i>` and weight `w` |
 | `groups` | one row per group: keys `k<i>`, row count `n`, counters per aggregate, key hash `h` |
-| `bag` | per aggregate that needs its values: keys, value `v`, multiplicity `n`, hashes `h` and `vh` |
+| `bag` | for aggregates that need their values: keys, values `v<i>`, multiplicity `n`, hashes `h` and `vh` |
 | `output` | the stage's rows: the stream table itself, or a hidden table for inner stages |
 
 Rows are found by a hash over all key columns, because NULL keys must be found too and no index serves
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from runnel.model.names import Name, quote
 from runnel.model.types import PgType
-from runnel.plan.stage import GroupHead, Stage
+from runnel.plan.stage import Bag, Stage
 
 # Types without an equality operator (or with one that is not equality), or without a hash function, and arrays of
 # such: compared by their text.
@@ -35,6 +35,8 @@ TEXTUAL = frozenset({
 _UNHASHED = frozenset({
     143, 199, 629, 719, 790, 791, 1017, 1018, 1019, 1020, 1027, 1561, 1563, 2201, 2949, 3643, 3645, 4073, 5039,
 })  # fmt: skip
+# Types under a nondeterministic collation are described without an oid.
+NONDETERMINISTIC = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class StageTables:
     prefix: str
 
     def bag(self, index: int) -> str:
-        """The bag of aggregate `index`."""
+        """The head's bag `index`."""
         return f"pgtrickle_state.{quote(f'b_{self.prefix}_{index}')}"
 
     def bag_touched(self, index: int) -> str:
@@ -72,29 +74,55 @@ def stage_tables(pgt_id: int, stage: Stage, *, is_last: bool, result: Name) -> S
 
 def hash_sql(columns: Sequence[tuple[str, PgType]]) -> str:
     """The hash of some columns, the same for rows that are not distinct."""
-    hashed = [(name, type_) for name, type_ in columns if type_.oid not in _UNHASHED]
-    if not hashed:
-        return "0::int8"
-    items = ", ".join(_comparable(name, type_) for name, type_ in hashed)
-    return f"hash_record_extended(ROW({items}), 0)"
+    return hash_of([_hashable(name, type_) for name, type_ in columns if type_.oid not in _UNHASHED])
 
 
-def _comparable(name: str, type_: PgType) -> str:
+def hash_of(items: Sequence[str]) -> str:
+    """The hash of some expressions."""
+    return f"hash_record_extended(ROW({', '.join(items)}), 0)" if items else "0::int8"
+
+
+def _hashable(name: str, type_: PgType) -> str:
+    if type_.oid == NONDETERMINISTIC:
+        # A record hashes its fields byte by byte; only the function itself minds the collation.
+        return f"hashtextextended(({name})::text, 0)"
+    return comparable(name, type_)
+
+
+def comparable(name: str, type_: PgType) -> str:
+    """An expression that is equal for values that are equal, whatever the type."""
     return f"({name})::text" if type_.oid in TEXTUAL else name
+
+
+def image(name: str, type_: PgType) -> str:
+    """An expression that is equal only for values that also look the same: 1.0 and 1.00 differ, so do 0 and -0."""
+    return name if type_.is_plain else f'(({name})::text COLLATE "C")'
+
+
+def bag_items(bag: Bag, names: Sequence[str]) -> list[str]:
+    """What tells the values of a bag apart."""
+    kind = image if bag.images else comparable
+    return [kind(n, t) for n, t in zip(names, bag.types, strict=True)]
+
+
+def bag_hash(bag: Bag, names: Sequence[str], key_hash: str) -> str:
+    """The hash of a group's hash and some values of it."""
+    kind = image if bag.images else _hashable
+    return hash_of([key_hash, *(kind(n, t) for n, t in zip(names, bag.types, strict=True))])
 
 
 def same_sql(left: Sequence[str], right: Sequence[str], types: Sequence[PgType]) -> str:
     """Whether two rows are not distinct."""
     if not left:
         return "true"
-    a = ", ".join(_comparable(n, t) for n, t in zip(left, types, strict=True))
-    b = ", ".join(_comparable(n, t) for n, t in zip(right, types, strict=True))
+    a = ", ".join(comparable(n, t) for n, t in zip(left, types, strict=True))
+    b = ", ".join(comparable(n, t) for n, t in zip(right, types, strict=True))
     return f"ROW({a}) IS NOT DISTINCT FROM ROW({b})"
 
 
 def group_by_sql(columns: Sequence[tuple[str, PgType]]) -> str:
     """A GROUP BY list that works for every type."""
-    return ", ".join(_comparable(n, t) for n, t in columns)
+    return ", ".join(comparable(n, t) for n, t in columns)
 
 
 def grouped_value(name: str, type_: PgType) -> str:
@@ -105,8 +133,3 @@ def grouped_value(name: str, type_: PgType) -> str:
 def typed(name: str, type_: PgType, collation: str | None = None) -> str:
     """A column definition."""
     return f"{name} {type_.sql}{f' COLLATE {collation}' if collation else ''}"
-
-
-def bags(head: GroupHead) -> list[int]:
-    """Indexes of the aggregates that keep their values."""
-    return [j for j, a in enumerate(head.aggregates) if a.strategy == "bag"]

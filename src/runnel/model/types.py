@@ -41,6 +41,8 @@ _FAMILIES: dict[int, Family] = {
     2950: "uuid",
 }  # fmt: skip
 
+_PLAIN = frozenset({"int", "text", "bpchar", "bool", "date", "timestamp", "timestamptz", "uuid", "enum"})
+
 _INT_DIGITS = {21: 5, 23: 10, 20: 19}
 
 
@@ -57,6 +59,11 @@ class PgType:
     def family(self) -> Family:
         """The group of types that share one form and one notion of equality."""
         return "enum" if self.is_enum else _FAMILIES.get(self.oid, "other")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether equal values also look the same: 1.0 and 1.00 do not, unless the type fixes the scale."""
+        return self.family in _PLAIN or (self.family == "numeric" and self.bounds is not None)
 
     @property
     def bounds(self) -> tuple[int, int] | None:

@@ -167,6 +167,25 @@ Strategy = Literal["rows", "count", "sum", "bools", "bag"]
 
 
 @dataclass(frozen=True, slots=True)
+class Bag:
+    """The multiset of some values per group, from which PostgreSQL's own aggregates are computed.
+
+    Of `string_agg(name, ', ' ORDER BY id) FILTER (WHERE paid)` the values are (name, id): what varies from row to row.
+    """
+
+    values: tuple[int, ...]
+    """Indexes into the head's inputs; value i is the bag's column `v<i>`."""
+    types: tuple[PgType, ...]
+    collations: tuple[str | None, ...]
+    filter: int | None = None
+    """Index of the input that says whether a row is in the bag at all."""
+    nulls: bool = False
+    """Whether rows with a NULL among their values are kept."""
+    images: bool = True
+    """Whether values are told apart by what they look like (1.0 and 1.00 are two values) or by equality."""
+
+
+@dataclass(frozen=True, slots=True)
 class Aggregate:
     """One aggregate call: how it is kept, and how its value is computed from what is kept."""
 
@@ -175,13 +194,18 @@ class Aggregate:
     distinct: bool
     args: tuple[int, ...]
     """Indexes into the head's inputs (the filter clause is folded into them)."""
-    type: PgType
+    type: PgType | None
+    """Of a call over a bag PostgreSQL itself knows the type."""
     text: str
     """The call as the user wrote it, for people."""
     squares: bool = False
     nan: bool = False
     partial: int | None = None
     """Index of the first of Spark's partial sums for it; None when PostgreSQL adds up carried values."""
+    bag: int | None = None
+    """Index of its bag, which equal calls and calls over the same values share."""
+    call: str | None = None
+    """PostgreSQL SQL over the bag `b` and the group `g`; None for min, max and count(DISTINCT), which need no scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +227,7 @@ class GroupHead:
     outputs: tuple[str, ...]
     """PostgreSQL SQL of each output column over `k<i>` (keys) and `a<j>` (aggregates)."""
     having: str | None = None
+    bags: tuple[Bag, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from runnel.apply.tables import TEXTUAL
 from runnel.model.frontier import Frontier
 from runnel.plan.stage import Constant, Leaf, Relation, Stage, StageRef
+from runnel.refresh.changes import Pending
 from runnel.refresh.compute import LeafReader
 from runnel.refresh.maintained import Maintained
 from runnel.sources.arrow import leaf_schema, read_arrow
 from runnel.sources.statements import (
     Buffer,
     Clock,
+    Query,
     Restriction,
     after_query,
     delta_query,
@@ -46,6 +48,9 @@ class LeafAccess:
     attributes: Mapping[int, Mapping[str, int]]
     """Per captured table: column name -> attribute number, as in its buffer."""
     versions: Mapping[int, int]
+    pending: Pending
+    moved: set[int] = field(default_factory=set)
+    """Stages of this refresh whose rows have changed."""
     fresh: frozenset[int] = frozenset()
     """Stream tables written in this very transaction: tasks cannot see them yet."""
     _snapshot: str | None = None
@@ -77,11 +82,26 @@ class LeafAccess:
 
     def delta(self, leaf: Leaf, frontier: Frontier) -> pa.Table:
         """What changed in a leaf since the frontier."""
-        if isinstance(leaf.source, Constant):
+        if not self.may_have_changed(leaf):
             return leaf_schema(leaf, weight=True).empty_table()
-        buffer = self._buffer(leaf, frontier)
-        query = delta_query(leaf, buffer, self.relation_sql(leaf), self.clock)
-        return read_arrow(self.conn, query, leaf_schema(leaf, weight=True))
+        return read_arrow(self.conn, self.delta_query(leaf, frontier), leaf_schema(leaf, weight=True))
+
+    def delta_query(self, leaf: Leaf, frontier: Frontier) -> Query:
+        """The SELECT of what changed in a leaf since the frontier."""
+        return delta_query(leaf, self._buffer(leaf, frontier), self.relation_sql(leaf), self.clock)
+
+    def may_have_changed(self, leaf: Leaf) -> bool:
+        """False when it is known, without asking, that nothing is new."""
+        source = leaf.source
+        if isinstance(source, Constant):
+            return False
+        if leaf.clock_filters:
+            return True
+        if isinstance(source, StageRef):
+            return source.index in self.moved
+        if source.pgt_id is not None:
+            return source.pgt_id in self.pending.upstream
+        return self.pending.rows.get(source.oid, 0) > 0
 
     def _buffer(self, leaf: Leaf, frontier: Frontier) -> Buffer:
         source = leaf.source

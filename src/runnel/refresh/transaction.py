@@ -17,14 +17,14 @@ from psycopg import sql as psql
 
 from runnel.apply import ddl
 from runnel.apply.groups import build_groups, merge_groups, outputs_sql
-from runnel.apply.load import inputs_sql, load
+from runnel.apply.load import inputs_sql, load, load_query
 from runnel.apply.output import apply_delta, consolidate_sql, difference_sql, write_log
 from runnel.apply.partitions import all_rows_sql, recompute_partitions, touch_partitions
-from runnel.apply.tables import TEXTUAL
+from runnel.apply.tables import TEXTUAL, StageTables
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import Frontier
 from runnel.model.names import quote
-from runnel.plan.stage import GroupHead, PartitionHead, Stage
+from runnel.plan.stage import GroupHead, LeafNode, PartitionHead, Stage
 from runnel.refresh.changes import Pending, pending_changes
 from runnel.refresh.compute import Counters, compute_stage
 from runnel.refresh.leaves import LeafAccess
@@ -94,7 +94,7 @@ class RefreshTransaction:
         with self._as_owner(table) as role:
             access = LeafAccess(
                 self.conn, self.dsn, self.sessions, table, role, Clock(position.frontier.clock, self.at.now),
-                self._attributes(table), self.versions, frozenset(self.fresh),
+                self._attributes(table), self.versions, pending, fresh=frozenset(self.fresh),
             )  # fmt: skip
             if action == "DIFFERENTIAL":
                 changed = self._differential(table, position, access, counters, steps)
@@ -157,44 +157,70 @@ class RefreshTransaction:
         for stage in table.stages:
             tables = table.tables(stage)
             if isinstance(stage.head, PartitionHead):
+                changed = stage.head.source.index in access.moved
+                if changed:
+                    with steps("merge"):
+                        source = table.tables(table.stages[stage.head.source.index])
+                        recompute_partitions(self.conn, stage, tables, source)
+            else:
+                changed = self._load_changes(stage, tables, position, access, counters, steps)
+                if changed:
+                    with steps("merge"):
+                        if isinstance(stage.head, GroupHead):
+                            merge_groups(self.conn, stage, tables)
+                        else:
+                            self.conn.execute(f"INSERT INTO {tables.delta} {_rows_sql(table, stage)}".encode())
+            if changed and not table.is_last(stage):
                 with steps("merge"):
-                    source = table.tables(table.stages[stage.head.source.index])
-                    recompute_partitions(self.conn, stage, tables, source)
-                    changed = self._hand_on(table, stage)
-                continue
-            with steps("read"):
-                deltas: dict[tuple[int, int], pa.Table] = {}
-                for number, branch in enumerate(stage.branches):
-                    for leaf in branch.leaves:
-                        deltas[number, leaf.id] = access.delta(leaf, position.frontier)
-                counters.rows_read += sum(t.num_rows for t in deltas.values())
-            with steps("plan"):
-                rows = compute_stage(self.sessions, stage, deltas, access.reader(), counters, steps)
-            changed = rows is not None and rows.num_rows > 0
-            if rows is None or not changed:
-                continue
-            with steps("load"):
-                load(self.conn, stage, tables, rows)
-            with steps("merge"):
-                if isinstance(stage.head, GroupHead):
-                    merge_groups(self.conn, stage, tables)
-                else:
-                    self.conn.execute(f"INSERT INTO {tables.delta} {_rows_sql(table, stage)}".encode())
-                self._hand_on(table, stage)
+                    self._hand_on(table, stage, access)
         return changed
 
-    def _hand_on(self, table: Maintained, stage: Stage) -> bool:
-        """Apply a hidden stage's delta, after its readers have looked at what it replaces; whether there is any."""
+    def _load_changes(
+        self,
+        stage: Stage,
+        tables: StageTables,
+        position: Position,
+        access: LeafAccess,
+        counters: Counters,
+        steps: Steps,
+    ) -> bool:
+        """Bring the stage's delta into its load table; whether there is any."""
+        if all(isinstance(branch.tree, LeafNode) for branch in stage.branches):
+            # Nothing to join: what PostgreSQL reads is what it would be given back.
+            with steps("read"):
+                loaded = [
+                    load_query(self.conn, stage, tables, number, access.delta_query(branch.leaves[0], position.frontier))
+                    for number, branch in enumerate(stage.branches)
+                    if access.may_have_changed(branch.leaves[0])
+                ]
+            counters.rows_read += sum(loaded)
+            return sum(loaded) > 0
+        with steps("read"):
+            deltas: dict[tuple[int, int], pa.Table] = {}
+            for number, branch in enumerate(stage.branches):
+                for leaf in branch.leaves:
+                    deltas[number, leaf.id] = access.delta(leaf, position.frontier)
+            counters.rows_read += sum(t.num_rows for t in deltas.values())
+        with steps("plan"):
+            rows = compute_stage(self.sessions, stage, deltas, access.reader(), counters, steps)
+        if rows is None or not rows.num_rows:
+            return False
+        with steps("load"):
+            load(self.conn, stage, tables, rows)
+        return True
+
+    def _hand_on(self, table: Maintained, stage: Stage, access: LeafAccess) -> None:
+        """Apply a hidden stage's delta, after the stages that recompute partitions have seen what it replaces."""
         tables = table.tables(stage)
         row = self.conn.execute(f"SELECT EXISTS (SELECT FROM {tables.delta})".encode()).fetchone()
         assert row is not None
-        if not row[0] or table.is_last(stage):
-            return bool(row[0])
+        if not row[0]:
+            return
+        access.moved.add(stage.index)
         for reader in table.stages[stage.index + 1 :]:
             if isinstance(reader.head, PartitionHead) and reader.head.source.index == stage.index:
                 touch_partitions(self.conn, reader, table.tables(reader), tables)
         apply_delta(self.conn, stage, tables)
-        return True
 
     def _rebuild(self, table: Maintained, access: LeafAccess, counters: Counters, steps: Steps) -> bool:
         """Recompute every stage on Spark; the result's rows that differ become its delta."""

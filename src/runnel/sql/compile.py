@@ -18,7 +18,7 @@ from runnel.errors import UserError
 from runnel.plan import expr as ex
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
-from runnel.sql.aggregates import SUPPORTED
+from runnel.sql.aggregates import called_names, mark_aggregates
 from runnel.sql.describe import (
     Description,
     canonical_print,
@@ -90,6 +90,7 @@ def _planned(
     whole = describe(conn, ex.pg(tree)) if compiler.views else description
     _refuse_volatile(whole)
     _check_functions(whole)
+    _find_aggregates(tree, whole)
     context = compiler.context
     tree = decide(tree, context)
     if context.notes:
@@ -99,6 +100,7 @@ def _planned(
         again = parse_query(description.canonical)
         if again is None or not compiler.round_trips(description.canonical, again):
             raise NotDifferentiable("an order that Runnel's SQL parser cannot print back faithfully")
+        _find_aggregates(again, whole)
         tree = decide(again, context)
     plan = compiler.plan(to_core(tree, context), description.columns, settings)
     relations = tuple(compiler.tables.values())
@@ -128,9 +130,14 @@ def _check_functions(description: Description) -> None:
     """What PostgreSQL knows of the functions called, whatever sqlglot made of them."""
     if description.unstable:
         raise NotDifferentiable(f"{description.unstable[0]}(), whose result depends on more than its arguments,")
-    unknown = sorted(description.aggregates - SUPPORTED)
-    if unknown:
-        raise NotDifferentiable(f"the aggregate {unknown[0]}()")
+
+
+def _find_aggregates(tree: exp.Query, description: Description) -> None:
+    """Every aggregate that PostgreSQL sees must be seen here too: taken for a function it would be computed per row."""
+    mark_aggregates(tree, description.aggregates)
+    missed = sorted(description.aggregates - called_names(tree))
+    if missed:
+        raise NotDifferentiable(f"the aggregate {missed[0]}()")
 
 
 def _refuse_unordered_limit(tree: exp.Query) -> None:

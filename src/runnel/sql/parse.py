@@ -13,6 +13,8 @@ from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.postgres import PostgresParser
 
+from runnel.sql.aggregates import settle_calls
+
 _UNDERSTOOD = frozenset(
     {
         "COALESCE", "NULLIF", "GREATEST", "LEAST", "COUNT", "SUM", "AVG", "MIN", "MAX", "STDDEV", "STDDEV_SAMP",
@@ -25,7 +27,9 @@ _UNDERSTOOD = frozenset(
 class _Parser(PostgresParser):
     FUNCTIONS = {k: v for k, v in PostgresParser.FUNCTIONS.items() if k in _UNDERSTOOD}
     # date_part gives a double, EXTRACT a numeric: they are not the same.
-    FUNCTION_PARSERS = {k: v for k, v in PostgresParser.FUNCTION_PARSERS.items() if k != "DATE_PART"}
+    FUNCTION_PARSERS = {
+        k: v for k, v in PostgresParser.FUNCTION_PARSERS.items() if k not in ("DATE_PART", "STRING_AGG")
+    }
 
 
 class Faithful(Postgres):
@@ -44,4 +48,5 @@ def parse_query(text: str) -> exp.Query | None:
         # `x IS NOT TRUE` would be printed as `NOT x IS TRUE`: the same, but not to a comparison of texts.
         if isinstance(node.this, exp.Is) and isinstance(node.this.expression, exp.Boolean):
             node.replace(exp.Is(this=node.this.this, expression=exp.Not(this=node.this.expression)))
+    settle_calls(tree)
     return tree if isinstance(tree, exp.Query) else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from runnel.sql.aggregates import is_aggregate
+from runnel.sql.aggregates import aggregate_calls
 from runnel.sql.draft import NotDifferentiable
 
 # sqlglot node -> the construct's name in messages; checked anywhere inside a SELECT's own expressions.
@@ -14,7 +14,6 @@ EXPRESSIONS: Mapping[type[exp.Expr], str] = {
     exp.Exists: "EXISTS (subquery)",
     exp.Subquery: "a subquery used as a value",
     exp.Select: "a subquery used as a value",
-    exp.WithinGroup: "an ordered-set aggregate (WITHIN GROUP)",
 }
 
 CLAUSES: Mapping[str, str] = {
@@ -55,13 +54,8 @@ def check_block(select: exp.Select) -> None:
 
 
 def has_aggregates(select: exp.Select) -> bool:
-    """Whether the select list aggregates; a window's own call does not, what it is computed from may."""
-    return any(is_aggregate(n) for e in select.expressions for n in e.walk() if not _called_by_window(n))
-
-
-def _called_by_window(node: exp.Expr) -> bool:
-    parent = node.parent
-    return isinstance(parent, exp.Window) or (isinstance(parent, exp.Filter) and isinstance(parent.parent, exp.Window))
+    """Whether the select list aggregates."""
+    return any(True for e in select.expressions for _ in aggregate_calls(e))
 
 
 def is_stateful(select: exp.Select) -> bool:

@@ -1,18 +1,33 @@
-"""SQL -> core SQL: a chain of rewrites, each of which keeps the meaning of the query in PostgreSQL."""
+"""SQL -> core SQL: a chain of rewrites, each of which keeps the meaning of the query in PostgreSQL.
+
+Every step takes a tree and gives an equivalent tree, so each can be checked by running both texts. Their order matters:
+names first, then what decides between ties, then one construct after the other, the subqueries after what may
+contain them, and the layers of windows and limits last.
+"""
 
 from __future__ import annotations
 
 from sqlglot import exp
 
-from runnel.sql.rewrite import partitions, qualify
+from runnel.sql.rewrite import (
+    determine,
+    grouping_sets,
+    partitions,
+    qualify,
+    set_operations,
+    subqueries,
+    table_functions,
+)
 from runnel.sql.rewrite.context import Context
 
 
 def decide(tree: exp.Query, ctx: Context) -> exp.Query:
     """The query with full names, and with nothing left to chance."""
-    return qualify.rewrite(tree, ctx)
+    return determine.rewrite(qualify.rewrite(tree, ctx), ctx)
 
 
 def to_core(tree: exp.Query, ctx: Context) -> exp.Query:
-    """The query in the few forms that the compiler cuts into stages."""
+    """A decided query in the few forms that the compiler cuts into stages; raises NotDifferentiable."""
+    for step in (table_functions, grouping_sets, set_operations, subqueries):
+        tree = step.rewrite(tree, ctx)
     return partitions.rewrite(tree)

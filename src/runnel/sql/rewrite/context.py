@@ -16,7 +16,7 @@ _SET_RETURNING = frozenset(
         "regexp_split_to_table", "string_to_table", "unnest",
     }
 )  # fmt: skip
-_AGGREGATES = frozenset(
+BUILT_IN_AGGREGATES = frozenset(
     {
         "any_value", "array_agg", "avg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "corr", "count",
         "covar_pop", "covar_samp", "cume_dist", "dense_rank", "every", "json_agg", "json_agg_strict",
@@ -40,7 +40,7 @@ class Context:
     """(schema, table) -> the sets of columns that are unique and never NULL."""
     is_set_returning: Callable[[str], bool] = _SET_RETURNING.__contains__
     """Whether some function of this name returns a set."""
-    is_aggregate: Callable[[str], bool] = _AGGREGATES.__contains__
+    is_aggregate: Callable[[str], bool] = BUILT_IN_AGGREGATES.__contains__
     """Whether some function of this name is an aggregate."""
     notes: list[str] = field(default_factory=list)
     """Where the query leaves its result to chance, and how the rewritten one decides."""

@@ -4,8 +4,8 @@
 
 PostgreSQL prints the columns of an outermost SELECT over a single FROM item without the item's name, and those of
 an inlined view likewise; everything else arrives qualified. What remains without a table afterwards is a column that
-a USING join merged. Every identifier is quoted, so that equal names are equal trees. Aliases inside an inlined view that repeat one of the surrounding query get a new name, so a name
-means the same wherever it is visible.
+a USING join merged. Every identifier is quoted, so that equal names are equal trees. Aliases inside an inlined view
+that repeat one of the surrounding query get a new name, so a name means the same wherever it is visible.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class _Qualify:
             return
         for cte in query.ctes:
             self.query(cte.this, outer, merged)
-        _expand_values(query)
         _cross_joins(query)
         renamed = self._aliases(query, outer)
         inside = outer | {_alias(i) for i in tr.leaf_items(query)}
@@ -167,16 +166,6 @@ def _cte_columns(name: str, select: exp.Select) -> list[str]:
     return []
 
 
-def _expand_values(select: exp.Select) -> None:
-    """A VALUES list that is a member of a set operation is parsed as `SELECT * FROM (VALUES ..)`."""
-    source = select.args.get("from_")
-    if source is None or not isinstance(source.this, exp.Values) or not select.is_star:
-        return
-    width = len(source.this.expressions[0].expressions)
-    alias = _alias(source.this)
-    select.set("expressions", [tr.column(f"column{i + 1}", alias) for i in range(width)])
-
-
 def _cross_joins(select: exp.Select) -> None:
     for join in tr.joins_of(select):
         if not any(join.args.get(k) for k in ("side", "kind", "on", "using", "method")):
@@ -221,15 +210,14 @@ def _drop_orders(tree: exp.Query, ctx: Context) -> None:
         distinct = query.args.get("distinct") if isinstance(query, exp.Select) else None
         if isinstance(distinct, exp.Distinct) and distinct.args.get("on"):
             continue
-        calls = [tr.function_name(n) for n in tr.own_nodes(order)]
-        if any(c and ctx.is_set_returning(c) for c in calls):
+        nodes = list(tr.own_nodes(order))
+        if any((name := tr.function_name(n)) and ctx.is_set_returning(name) for n in nodes):
             continue  # it multiplies rows
-        if feeds_aggregate(query, ctx):
+        if feeds_aggregate(query):
             continue
-        if any(c and ctx.is_aggregate(c) for c in calls) and isinstance(query, exp.Select):
-            # An aggregate makes the block one group, even if only the order mentions it.
-            if not query.args.get("group") and not query.args.get("having"):
-                query.set("having", exp.Having(this=exp.true()))
+        # An aggregate makes the block one group, even if only the order mentions it.
+        if isinstance(query, exp.Select) and not query.args.get("group") and tr.aggregates(nodes, ctx):
+            query.set("having", query.args.get("having") or exp.Having(this=exp.true()))
         query.set("order", None)
 
 
@@ -243,7 +231,7 @@ ORDER_SENSITIVE = frozenset(
 """Built-in aggregates whose result depends on the order of their input."""
 
 
-def feeds_aggregate(query: exp.Query, ctx: Context) -> bool:
+def feeds_aggregate(query: exp.Query) -> bool:
     """Whether a sorted derived table is all that an aggregate which depends on its input's order reads.
 
     `SELECT array_agg(q.x) FROM (SELECT .. ORDER BY y) q`: nothing promises that order, but everyone expects it.
