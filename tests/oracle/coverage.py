@@ -19,7 +19,7 @@ PATTERNS: Mapping[str, str] = {
     "not in (subquery)": r"NOT IN \(SELECT",
     "any": r"\bANY \(SELECT",
     "all": r"(?<!UNION )(?<!EXCEPT )(?<!INTERSECT )\bALL \(SELECT",
-    "scalar subquery": r"(?<!EXISTS )(?<!IN )(?<!ANY )(?<!ALL )(?<!FROM )(?<!JOIN )(?<!LATERAL )(?<!AS )\(SELECT (?!1 FROM)",
+    "scalar subquery": r"(?<!S )(?<! IN )(?<!A[NL][YL] )(?<!LATERAL )\(SELECT ((?!FROM|\(SELECT).)*FROM \w+ [b-h]\d",
     "lateral subquery": r"LATERAL \(SELECT",
     "set-returning function": r"\b(unnest|generate_series|jsonb_array_elements(_text)?)\(",
     "with ordinality": r"WITH ORDINALITY",

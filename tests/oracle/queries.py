@@ -167,7 +167,7 @@ def _grouping_sets(ctx: Context, source: NextSource, most: int) -> Query:
         f"ROLLUP ({every})",
         f"CUBE ({', '.join(k[:2])})" + "".join(f", {x}" for x in k[2:]),
         f"GROUPING SETS (({every}), ({k[0]}), ())",
-        f"GROUPING SETS (({k[-1]}), ({k[0]}), ({k[0]}))",
+        f"GROUPING SETS (({', '.join(k[1:] or k)}), ({k[0]}), ({k[0]}))",
         f"{k[0]}, ROLLUP ({', '.join(k[1:] or k)})",
         f"GROUPING SETS (({k[0]}), ROLLUP ({every}))",
     ]
