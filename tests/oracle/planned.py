@@ -1,17 +1,19 @@
 """Which generated queries get a plan: `python -m tests.oracle.planned --batches 50 [--seed 1]`.
 
 Compiles without running anything, so hundreds of queries take a minute. Prints the share that deltas maintain, and
-the others by reason, each with the operators that queries refused for it have in common and the shortest one.
+the others by reason, each with the shortest query refused for it, made as short as possible.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
+import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +24,11 @@ from runnel.errors import RunnelError
 from runnel.server.embedded import EmbeddedServer
 from runnel.sql.compile import compile_query
 from tests.oracle.coverage import operators, table_of
+from tests.oracle.reduce import simpler_queries
 from tests.oracle.samples import laid, sample
-from tests.oracle.scenario import Scenario
+from tests.oracle.scenario import Scenario, mentions
+
+SHORTEN_SECONDS = 15
 
 
 @dataclass
@@ -32,15 +37,17 @@ class Outcome:
 
     planned: Counter[str] = field(default_factory=Counter)
     count: int = 0
-    refused: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    refused: Counter[str] = field(default_factory=Counter)
+    shortest: dict[str, tuple[str, Scenario]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        missing = sum(map(len, self.refused.values()))
+        missing = self.refused.total()
         lines = [f"{self.count} queries, {self.count - missing} planned ({1 - missing / max(self.count, 1):.1%})"]
-        for reason, queries in sorted(self.refused.items(), key=lambda r: -len(r[1])):
-            common = set.intersection(*(operators(q) for q in queries))
-            lines.append(f"\n{len(queries)} x {reason}\n    all have: {', '.join(sorted(common)) or '-'}")
-            lines.append(f"    shortest: {min(queries, key=len)}")
+        for reason, times in self.refused.most_common():
+            query, scenario = self.shortest[reason]
+            used = [t for t in scenario.tables if t.startswith("CREATE") and mentions(query, t.split()[2])]
+            used += [f"{name} is {text}" for name, text in scenario.streams.items() if mentions(query, name)]
+            lines += [f"\n{times} x {reason}", f"    {query}", *(f"    -- {t}" for t in used)]
         return "\n".join([*lines, "\noperators in planned queries:", table_of(self.planned)])
 
 
@@ -60,6 +67,8 @@ def main() -> int:
                 for number in range(options.seed, options.seed + options.batches):
                     for scenario in sample(number, 10):
                         plan(conn, scenario, outcome)
+                for reason in outcome.refused:
+                    shorten(conn, reason, outcome)
         finally:
             server.stop("immediate")
     print(outcome)
@@ -75,15 +84,45 @@ def plan(conn: psycopg.Connection, scenario: Scenario, outcome: Outcome) -> None
             if reason is None:
                 outcome.planned.update(operators(query))
             else:
-                outcome.refused[reason].append(query)
+                outcome.refused[reason] += 1
+                if len(query) < len(outcome.shortest.get(reason, (query + " ",))[0]):
+                    outcome.shortest[reason] = (query, scenario)
             conn.execute(f"CREATE TABLE {name} AS {query} WITH NO DATA".encode())
+
+
+def _general(reason: str) -> str:
+    """The reason without names, so that the same reasons are counted together.
+
+    >>> _general('the function unnest("a1"."b") of columns of several tables')
+    'the function unnest(..) of columns of several tables'
+    """
+    reason = re.sub(r"the (outer join condition|aggregate \w+).*", r"the \1", reason)
+    return re.sub(r'"[^"]*"(\."[^"]*")?', "..", re.sub(r"\(.*\)", "(..)", reason))
+
+
+def shorten(conn: psycopg.Connection, reason: str, outcome: Outcome) -> None:
+    """Take pieces from the shortest refused query while it is refused for the same reason."""
+    query, scenario = outcome.shortest[reason]
+    until = time.monotonic() + SHORTEN_SECONDS
+    with laid(conn, scenario, "planned"):
+        for name, text in scenario.streams.items():
+            conn.execute(f"CREATE TABLE {name} AS {text} WITH NO DATA".encode())
+        progress = True
+        while progress and time.monotonic() < until:
+            progress = False
+            for text in simpler_queries(query):
+                if len(text) < len(query) and _reason(conn, text, scenario.time_zone) == reason:
+                    query, progress = text, True
+                    break
+    outcome.shortest[reason] = (query, scenario)
 
 
 def _reason(conn: psycopg.Connection, query: str, time_zone: str) -> str | None:
     try:
-        return compile_query(conn, query, settings={"search_path": "planned", "TimeZone": time_zone}).reason
+        reason = compile_query(conn, query, settings={"search_path": "planned", "TimeZone": time_zone}).reason
+        return None if reason is None else _general(reason)
     except RunnelError as error:
-        return f"error: {error.message}"
+        return f"error: {_general(error.message)}"
     except Exception as error:  # noqa: BLE001  (a crash of the compiler is a finding)
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"crash: {type(error).__name__} {error} ({Path(last.filename).name}:{last.lineno})"
