@@ -5,13 +5,14 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 MINUTES ?= 10
+SCALE   ?= 0.1
 ARGS    ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test lint format bench soak clean
+.PHONY: help venv java demo test lint format bench bench-tpch bench-nexmark bench-dag soak clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 venv: java $(STAMP) ## Create .venv with the package and the development tools
 
@@ -42,6 +43,15 @@ format: venv ## Rewrite the sources in the house format
 
 bench: venv ## Measure and rewrite docs/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-tpch: venv ## The 22 queries of TPC-H, verified and measured (SCALE=0.1, HOME_DIR=... to go on later)
+	@$(BIN)/runnel bench tpch --scale $(SCALE) $(if $(HOME_DIR),--home $(HOME_DIR)) $(ARGS)
+
+bench-nexmark: venv ## The queries of Nexmark, verified and measured
+	@$(BIN)/runnel bench nexmark $(if $(HOME_DIR),--home $(HOME_DIR)) $(ARGS)
+
+bench-dag: venv ## How long a change takes through chains, layers and diamonds of stream tables
+	@$(BIN)/runnel bench dag $(ARGS)
 
 soak: venv ## Random histories against PostgreSQL for MINUTES=10 minutes
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)

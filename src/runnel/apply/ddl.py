@@ -8,9 +8,10 @@ from runnel.apply.counters import counter_columns
 from runnel.apply.load import load_columns
 from runnel.apply.output import output_columns, table_hash
 from runnel.apply.partitions import key_hash
+from runnel.apply.recursion import create_walk
 from runnel.apply.tables import StageTables, typed
 from runnel.model.names import quote
-from runnel.plan.stage import Bag, GroupHead, PartitionHead, Stage
+from runnel.plan.stage import Bag, GroupHead, PartitionHead, RecursiveHead, Stage
 
 # Types short enough for every value to fit into a B-tree entry, so that min and max are one index probe.
 _SHORT = ("int", "numeric", "float", "bool", "date", "timestamp", "timestamptz", "uuid", "enum")
@@ -39,6 +40,8 @@ def create_temporary(conn: psycopg.Connection, stage: Stage, tables: StageTables
         bare = name.removeprefix("pg_temp.")
         conn.execute(f"CREATE TEMP TABLE {bare} ({', '.join(columns)}) ON COMMIT DELETE ROWS".encode())
         conn.execute(f"GRANT ALL ON {name} TO {quote(owner)}".encode())
+    if isinstance(stage.head, RecursiveHead):
+        create_walk(conn, stage, tables, owner)
 
 
 def key_definitions(head: GroupHead) -> list[str]:

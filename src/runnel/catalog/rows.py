@@ -82,6 +82,7 @@ class Refresh:
     reason: str | None = None
     timings: Json | None = None
     spark_jobs: int = 0
+    rows_read: Json | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

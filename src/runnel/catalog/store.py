@@ -93,11 +93,11 @@ WHERE pgt_id = %s
 INSERT_SUCCESS = """
 INSERT INTO pgtrickle.pgt_refresh_history (
     pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, changes_read, rows_inserted,
-    rows_deleted, reason, timings, spark_jobs)
+    rows_deleted, reason, timings, spark_jobs, rows_read)
 VALUES (
     %(pgt_id)s, %(data_timestamp)s, %(start_time)s, clock_timestamp(), %(action)s, 'COMPLETED',
     %(initiated_by)s, %(changes_read)s, %(rows_inserted)s, %(rows_deleted)s, %(reason)s,
-    %(timings)s, %(spark_jobs)s)
+    %(timings)s, %(spark_jobs)s, %(rows_read)s)
 RETURNING refresh_id
 """
 INSERT_FAILURE = """
@@ -270,7 +270,8 @@ def advance(
 
 def record_success(conn: Connection, pgt_id: int, refresh: Refresh) -> int:
     """Add a finished refresh to the history and return its id; `advance` resets the counters."""
-    values = {**asdict(refresh), "timings": _jsonb(refresh.timings), "pgt_id": pgt_id}
+    json = {"timings": _jsonb(refresh.timings), "rows_read": _jsonb(refresh.rows_read)}
+    values = {**asdict(refresh), **json, "pgt_id": pgt_id}
     return int(_first(conn.execute(INSERT_SUCCESS, values).fetchone()))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from runnel.cli.commands import define, demo, inspect, shell, stack
+from runnel.cli.commands import bench, define, demo, inspect, shell, stack
 from runnel.errors import RunnelError
 
 
@@ -81,6 +81,8 @@ for panel, name, command in (
     (LOOK, "verify", inspect.verify),
 ):
     app.command(name, rich_help_panel=panel)(command)
+
+app.add_typer(bench.app, name="bench", rich_help_panel=LOOK)
 
 # psql has options of its own: pass on whatever we do not know.
 app.command(

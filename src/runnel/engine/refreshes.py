@@ -204,6 +204,7 @@ class Refresher:
             reason=outcome.reason,
             timings=dict(outcome.timings),
             spark_jobs=outcome.spark_jobs,
+            rows_read=dict(outcome.rows_read),
         )
         if worked:
             store.record_success(self.conn, pgt_id, refresh)

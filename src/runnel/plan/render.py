@@ -15,6 +15,7 @@ from runnel.plan.stage import (
     Outer,
     PartitionHead,
     Plan,
+    RecursiveHead,
     Relation,
     Stage,
     StageRef,
@@ -49,6 +50,9 @@ def _head(stage: Stage) -> Iterator[str]:
         source = stage.head.source.index
         yield f"{stage.head.rule}; delta = result after - before, for touched partitions of stage {source}"
         return
+    if isinstance(stage.head, RecursiveHead):
+        yield from _recursion(stage.head)
+        return
     if not isinstance(stage.head, GroupHead):
         yield "Rows: no state; delta = delta of the rows"
         return
@@ -62,6 +66,17 @@ def _head(stage: Stage) -> Iterator[str]:
         yield f"  {aggregate.text}: {_KEEPS[aggregate.strategy]}"
     if head.having:
         yield "  HAVING: evaluated from the counters"
+
+
+def _recursion(head: RecursiveHead) -> Iterator[str]:
+    rule = "rows that lost a derivation are removed and derived again" if head.distinct else "sum of the rounds' deltas"
+    yield f"Recursion {head.name} ({'UNION' if head.distinct else 'UNION ALL'}): iterated by PostgreSQL; delta = {rule}"
+    for text in head.constants:
+        yield f"  starts from: {text}"
+    for base in head.bases:
+        yield f"  starts from: stage {base.stage}"
+    for item in head.inputs:
+        yield f"  reads {item.alias}: stage {item.stage}"
 
 
 def _branch(branch: Branch) -> Iterator[str]:

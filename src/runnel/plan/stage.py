@@ -247,7 +247,46 @@ class PartitionHead:
     """What it is, for people."""
 
 
-Head = RowsHead | GroupHead | PartitionHead
+@dataclass(frozen=True, slots=True)
+class RecursiveInput:
+    """An earlier stage that a recursive query reads: its rows, and their change."""
+
+    stage: int
+    alias: str
+    """What the recursive member calls it."""
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecursiveHead:
+    """WITH RECURSIVE: `R = base UNION [ALL] step(R, inputs)`. PostgreSQL iterates; the stage has no branches."""
+
+    name: str
+    """The CTE's name, for people."""
+    distinct: bool
+    """UNION, not UNION ALL."""
+    bases: tuple[RecursiveInput, ...]
+    """The parts of the base member that read tables."""
+    constants: tuple[str, ...]
+    """The parts of the base member that read none, as SQL."""
+    reference: str
+    """What the recursive member calls R."""
+    inputs: tuple[RecursiveInput, ...]
+    outputs: tuple[str, ...]
+    """The recursive member's select list."""
+    source: tuple[str | int, ...]
+    """Its FROM clause: SQL, and the number of an input (-1: R) where a relation with its alias goes."""
+    condition: str | None
+    """Its WHERE clause."""
+    joined: tuple[tuple[int, str], ...]
+    """(input or -1, column) that the member compares by equality: worth an index."""
+    plain: tuple[int, ...]
+    """Outputs that are plain columns: a given result row leads back to them through an index."""
+    linear: bool = True
+    """Whether the member distributes over its inputs; with an outer join it does so over R alone."""
+
+
+Head = RowsHead | GroupHead | PartitionHead | RecursiveHead
 
 
 @dataclass(frozen=True, slots=True)

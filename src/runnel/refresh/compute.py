@@ -6,7 +6,7 @@ One Spark job per stage, whatever the number of changed leaves and branches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from runnel.apply.load import carried_name
 from runnel.delta.parts import Term, Version
 from runnel.delta.telescope import from_nothing, telescope
-from runnel.plan.stage import Branch, Leaf, Stage
+from runnel.plan.stage import Branch, Leaf, Relation, Stage, StageRef
 from runnel.refresh.steps import Steps
 from runnel.sources.arrow import weight_name
 from runnel.sources.restrict import Reads, edges, restricted_reads
@@ -40,8 +40,21 @@ class LeafReader:
 class Counters:
     """What a refresh cost, for people."""
 
-    rows_read: int = 0
+    rows_read: dict[str, int | None] = field(default_factory=dict)
+    """Per source, changes included; None for a source that tasks scanned, whose rows nobody counts."""
     jobs: int = 0
+
+    def read(self, leaf: Leaf, rows: int | None) -> None:
+        """Add rows that a leaf has read."""
+        match leaf.source:
+            case StageRef(index=index):
+                name = f"stage {index}"
+            case Relation(name=relation):
+                name = str(relation)
+            case _:
+                return
+        known = self.rows_read.get(name, 0)
+        self.rows_read[name] = None if rows is None or known is None else known + rows
 
 
 def compute_stage(
@@ -91,9 +104,10 @@ def _read_term(
         else:
             result = reader.after(leaf, restriction)
             if result is None:
+                counters.read(leaf, None)
                 return None
             table = result
-        counters.rows_read += table.num_rows
+        counters.read(leaf, table.num_rows)
         return table
 
     return restricted_reads(branch, term, changed, read)

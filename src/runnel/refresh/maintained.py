@@ -68,6 +68,10 @@ class Maintained:
         """Where a stage keeps its rows."""
         return stage_tables(self.id, stage, is_last=self.is_last(stage), result=self.name)
 
+    def tables_at(self, index: int) -> StageTables:
+        """Where the stage of that number keeps its rows."""
+        return self.tables(self.stages[index])
+
     def is_last(self, stage: Stage) -> bool:
         """Whether the stage is the stream table itself."""
         return stage.index == len(self.stages) - 1
@@ -106,5 +110,5 @@ class Outcome:
     rows_inserted: int = 0
     rows_deleted: int = 0
     spark_jobs: int = 0
-    rows_read: int = 0
+    rows_read: Mapping[str, int | None] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)

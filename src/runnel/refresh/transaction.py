@@ -20,11 +20,12 @@ from runnel.apply.groups import build_groups, merge_groups, outputs_sql
 from runnel.apply.load import inputs_sql, load, load_query
 from runnel.apply.output import apply_delta, consolidate_sql, difference_sql, write_log
 from runnel.apply.partitions import all_rows_sql, recompute_partitions, touch_partitions
+from runnel.apply.recursion import build_recursion, merge_recursion
 from runnel.apply.tables import TEXTUAL, StageTables
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import Frontier
 from runnel.model.names import quote
-from runnel.plan.stage import GroupHead, LeafNode, PartitionHead, Stage
+from runnel.plan.stage import GroupHead, LeafNode, PartitionHead, RecursiveHead, Stage
 from runnel.refresh.changes import Pending, pending_changes
 from runnel.refresh.compute import Counters, compute_stage
 from runnel.refresh.leaves import LeafAccess
@@ -160,8 +161,11 @@ class RefreshTransaction:
                 changed = stage.head.source.index in access.moved
                 if changed:
                     with steps("merge"):
-                        source = table.tables(table.stages[stage.head.source.index])
+                        source = table.tables_at(stage.head.source.index)
                         recompute_partitions(self.conn, stage, tables, source)
+            elif isinstance(stage.head, RecursiveHead):
+                with steps("merge"):
+                    changed = merge_recursion(self.conn, stage, tables, table.tables_at)
             else:
                 changed = self._load_changes(stage, tables, position, access, counters, steps)
                 if changed:
@@ -188,19 +192,21 @@ class RefreshTransaction:
         if all(isinstance(branch.tree, LeafNode) for branch in stage.branches):
             # Nothing to join: what PostgreSQL reads is what it would be given back.
             with steps("read"):
-                loaded = [
-                    load_query(self.conn, stage, tables, number, access.delta_query(branch.leaves[0], position.frontier))
-                    for number, branch in enumerate(stage.branches)
-                    if access.may_have_changed(branch.leaves[0])
-                ]
-            counters.rows_read += sum(loaded)
-            return sum(loaded) > 0
+                total = 0
+                for number, branch in enumerate(stage.branches):
+                    leaf = branch.leaves[0]
+                    if access.may_have_changed(leaf):
+                        query = access.delta_query(leaf, position.frontier)
+                        loaded = load_query(self.conn, stage, tables, number, query)
+                        counters.read(leaf, loaded)
+                        total += loaded
+            return total > 0
         with steps("read"):
             deltas: dict[tuple[int, int], pa.Table] = {}
             for number, branch in enumerate(stage.branches):
                 for leaf in branch.leaves:
                     deltas[number, leaf.id] = access.delta(leaf, position.frontier)
-            counters.rows_read += sum(t.num_rows for t in deltas.values())
+                    counters.read(leaf, deltas[number, leaf.id].num_rows)
         with steps("plan"):
             rows = compute_stage(self.sessions, stage, deltas, access.reader(), counters, steps)
         if rows is None or not rows.num_rows:
@@ -241,7 +247,9 @@ class RefreshTransaction:
                         ddl.index_state(self.conn, stage, tables)
                     output = _expanded(stage, outputs_sql(stage, tables, weight=1, touched_only=False))
                 elif isinstance(stage.head, PartitionHead):
-                    output = all_rows_sql(stage, table.tables(table.stages[stage.head.source.index]))
+                    output = all_rows_sql(stage, table.tables_at(stage.head.source.index))
+                elif isinstance(stage.head, RecursiveHead):
+                    output = build_recursion(self.conn, stage, tables, table.tables_at)
                 else:
                     output = _expanded(stage, _named(stage, _rows_sql(table, stage)))
                 if last:

@@ -30,8 +30,7 @@ _NOT_ALONE = (exp.If, exp.Any, exp.All, exp.Tuple, exp.Interval, exp.Star, exp.D
 def leaf_source(leaf: LeafDraft) -> str:
     """A typed, empty stand-in for the leaf's source, enough for PostgreSQL to infer types from."""
     items = ", ".join(
-        f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {quote(c.name)}"
-        for c in leaf.columns
+        f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {quote(c.name)}" for c in leaf.columns
     )
     return f"(SELECT {items}) AS l{leaf.id}"
 

@@ -27,7 +27,7 @@ from runnel.plan.stage import (
     Tree,
 )
 from runnel.sql import heads, refuse
-from runnel.sql.ctes import Ctes, standalone, with_ctes
+from runnel.sql.ctes import Ctes, recursive_name, standalone, with_ctes
 from runnel.sql.describe import (
     RelationFacts,
     canonical_print,
@@ -43,6 +43,7 @@ from runnel.sql.from_clause import FromBuilder
 from runnel.sql.lower import Lowering
 from runnel.sql.parse import parse_query
 from runnel.sql.partitions import is_partition_block, partition_head
+from runnel.sql.recursive import recursive_head, wanted_indexes
 from runnel.sql.rewrite import outer_conditions
 from runnel.sql.rewrite.context import Context
 
@@ -181,15 +182,18 @@ class Compiler:
     def _stage(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> int:
         while isinstance(query, exp.Subquery) and not query.args.get("joins"):
             query = query.this
+        name = recursive_name(query, ctes)
+        if name is not None:
+            recursion = recursive_head(name, ctes, columns, self.stage_ref, self.columns_of)
+            self.stages.append(Stage(len(self.stages), (), recursion, columns))
+            return len(self.stages) - 1
         ctes = with_ctes(query, ctes)
         head, branches = self._first_that_works(query, ctes, columns)
         index = len(self.stages)
         self.stages.append(Stage(index, tuple(branches), head, columns))
         return index
 
-    def _first_that_works(
-        self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[Head, list[Branch]]:
+    def _first_that_works(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> tuple[Head, list[Branch]]:
         """Conditions of outer joins may ask for more and more to be left to PostgreSQL."""
         mark, known = len(self.stages), dict(self.known)
         try:
@@ -210,9 +214,7 @@ class Compiler:
         finally:
             self.inline = True
 
-    def _head(
-        self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[Head, list[Branch]]:
+    def _head(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> tuple[Head, list[Branch]]:
         if isinstance(query, exp.SetOperation):
             return self._union(query, ctes, columns)
         if isinstance(query, exp.Select):
@@ -221,9 +223,7 @@ class Compiler:
             return self._select(query, ctes, columns)
         raise NotDifferentiable(refuse.name_of(query))
 
-    def _union(
-        self, query: exp.SetOperation, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[Head, list[Branch]]:
+    def _union(self, query: exp.SetOperation, ctes: Ctes, columns: tuple[Column, ...]) -> tuple[Head, list[Branch]]:
         if not isinstance(query, exp.Union):
             raise NotDifferentiable(type(query).__name__.upper())
         if query.args.get("limit") or query.args.get("offset"):
@@ -269,9 +269,7 @@ class Compiler:
             return [heads.BranchInput(lowering, scope, [])]
         return [heads.BranchInput(lowering, scope, [scope.resolve(e.unalias()) for e in select.expressions])]
 
-    def _select(
-        self, select: exp.Select, ctes: Ctes, columns: tuple[Column, ...]
-    ) -> tuple[Head, list[Branch]]:
+    def _select(self, select: exp.Select, ctes: Ctes, columns: tuple[Column, ...]) -> tuple[Head, list[Branch]]:
         refuse.check_block(select)
         grouped = bool(select.args.get("group") or select.args.get("having") or refuse.has_aggregates(select))
         if select.args.get("distinct") and grouped:
@@ -292,7 +290,7 @@ class Compiler:
 
     def _with_indexes(self) -> list[Stage]:
         """Tell hidden stages by which of their columns later stages join."""
-        wanted: dict[int, set[str]] = {}
+        wanted = wanted_indexes(self.stages)
         for stage in self.stages:
             for branch in stage.branches:
                 for leaf_id, sql in _join_keys(branch.tree):

@@ -59,7 +59,9 @@ def _matches_first(select: exp.Select, position: int, join: exp.Join, ctx: Conte
     before = exp.Select(from_=select.args["from_"].copy(), joins=[j.copy() for j in select.args["joins"][:position]])
     condition = join.args["on"].copy()
     ours = list(dict.fromkeys(c for c in condition.find_all(exp.Column) if c.table != alias))
-    theirs = list(dict.fromkeys(c.name for c in tr.block_nodes(select) if isinstance(c, exp.Column) and c.table == alias))
+    theirs = list(
+        dict.fromkeys(c.name for c in tr.block_nodes(select) if isinstance(c, exp.Column) and c.table == alias)
+    )
     if not ours:
         raise NotDifferentiable("an outer join on a condition over one side")
     domain = ctx.fresh("d")

@@ -241,9 +241,7 @@ def _over_atoms(expression: exp.Expr, atoms: _Atoms, grouped: list[exp.Expr]) ->
     return ex.rewrite(expression, change)
 
 
-def _window_over_atoms(
-    window: exp.Window, change: Callable[[exp.Expr], exp.Expr | None], atoms: _Atoms
-) -> exp.Expr:
+def _window_over_atoms(window: exp.Window, change: Callable[[exp.Expr], exp.Expr | None], atoms: _Atoms) -> exp.Expr:
     copy = window.copy()
     call = copy.this
     holder = call.this if isinstance(call, exp.Filter) else call

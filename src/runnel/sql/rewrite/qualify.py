@@ -213,8 +213,8 @@ def _drop_orders(tree: exp.Query, ctx: Context) -> None:
         nodes = list(tr.own_nodes(order))
         if any((name := tr.function_name(n)) and ctx.is_set_returning(name) for n in nodes):
             continue  # it multiplies rows
-        if feeds_aggregate(query):
-            continue
+        if feeds_aggregate(query) or isinstance(query.parent, exp.Array):
+            continue  # the order is that of an aggregate's input, or of ARRAY(SELECT ...)
         # An aggregate makes the block one group, even if only the order mentions it.
         if isinstance(query, exp.Select) and not query.args.get("group") and tr.aggregates(nodes, ctx):
             query.set("having", query.args.get("having") or exp.Having(this=exp.true()))

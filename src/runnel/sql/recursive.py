@@ -1,0 +1,340 @@
+"""WITH RECURSIVE -> a stage that PostgreSQL iterates.
+
+    R = base UNION [ALL] step(R, T1, .., Tn)
+
+The base member and every T become hidden stages of their own, computed like any other: after each change their
+rows and their delta are both at hand. What is left of the recursive member is a template: a select list, a FROM
+clause with holes for R and the T, and a WHERE clause.
+
+    WITH RECURSIVE up AS (SELECT id, boss FROM staff WHERE id = 7
+                          UNION SELECT s.id, s.boss FROM up u JOIN staff s ON s.id = u.boss AND s.active)
+
+    stage 0: SELECT id, boss FROM staff WHERE id = 7        base
+    stage 1: SELECT id, boss FROM staff WHERE active        T1, with an index on id
+    stage 2: SELECT s.id, s.boss FROM [R] JOIN [T1] ON s.id = u.boss
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from runnel.model.types import Column
+from runnel.plan import expr as ex
+from runnel.plan.stage import RecursiveHead, RecursiveInput, Stage, StageRef
+from runnel.sql import refuse
+from runnel.sql.ctes import Ctes, mentions, rename_outputs, standalone, with_ctes
+from runnel.sql.draft import NotDifferentiable
+
+StageOf = Callable[[exp.Query, Ctes], StageRef]
+Describe = Callable[[str], tuple[Column, ...]]
+
+RECURSION = -1
+"""The number of R among the inputs."""
+
+
+@dataclass
+class _Item:
+    """One relation in the FROM clause of the recursive member."""
+
+    number: int
+    node: exp.Expr
+    """The relation as the member wrote it, without what is joined to it."""
+    alias: str
+    columns: tuple[Column, ...]
+    filters: list[exp.Expr] = field(default_factory=list)
+
+
+def recursive_head(
+    name: str, ctes: Ctes, columns: tuple[Column, ...], stage_of: StageOf, describe: Describe
+) -> RecursiveHead:
+    """The head of a recursive CTE's stage; its inputs become stages on the way."""
+    body = ctes[name].body
+    scope = with_ctes(body, ctes)
+    if not isinstance(body, exp.Union) or scope.get(name) is not ctes[name]:
+        raise NotDifferentiable("a recursive query that is not a UNION")
+    if any(body.args.get(key) for key in ("limit", "offset", "order")):
+        raise NotDifferentiable("LIMIT in a recursive query")
+    distinct = bool(body.args.get("distinct"))
+    bases, constants = _bases(body.this, name, scope, columns, distinct, stage_of)
+    select, scope = _member(body.expression, name, scope, distinct)
+    found = _Items(name, columns, scope, describe, _unused(select))
+    found.collect(select)
+    reference = found.recursion()
+    linear = not any(join.side for join in select.find_all(exp.Join))
+    if linear:
+        _push_filters(select, found)
+    if ex.mentions_clock(select):
+        raise NotDifferentiable("the current time in a recursive member, other than compared with one table's columns")
+    inputs = tuple(_input(item, select, scope, stage_of) for item in found.items)
+    where = select.args.get("where")
+    places = {reference.alias: RECURSION} | {item.alias: item.number for item in found.items}
+    outputs = [e.unalias() for e in select.expressions]
+    plain = [i for i, e in enumerate(outputs) if _place(e, places) is not None and columns[i].type.family != "other"]
+    joined = set(_compared(select, places))
+    if distinct:
+        joined |= {p for i in plain if (p := _place(outputs[i], places)) is not None}
+    return RecursiveHead(
+        name=name,
+        distinct=distinct,
+        bases=bases,
+        constants=constants,
+        reference=reference.alias,
+        inputs=inputs,
+        outputs=tuple(ex.pg(e) for e in outputs),
+        source=found.template(select),
+        condition=ex.pg(where.this) if where is not None else None,
+        joined=tuple(sorted(joined)),
+        plain=tuple(plain),
+        linear=linear,
+    )
+
+
+def wanted_indexes(stages: list[Stage]) -> dict[int, set[str]]:
+    """Per stage: the columns that recursive members compare by equality."""
+    wanted: dict[int, set[str]] = {}
+    for stage in stages:
+        if isinstance(stage.head, RecursiveHead):
+            for number, name in stage.head.joined:
+                own = number == RECURSION
+                index = stage.index if own else stage.head.inputs[number].stage
+                types = {c.name: c.type for c in (stage.columns if own else stage.head.inputs[number].columns)}
+                if name in types and types[name].family != "other":
+                    wanted.setdefault(index, set()).add(name)
+    return wanted
+
+
+# -- the base member -------------------------------------------------------------------------------------------
+
+
+def _bases(
+    base: exp.Query, name: str, ctes: Ctes, columns: tuple[Column, ...], distinct: bool, stage_of: StageOf
+) -> tuple[tuple[RecursiveInput, ...], tuple[str, ...]]:
+    """The base member as stages, and as text where it reads no table."""
+    if mentions(base, name):
+        raise NotDifferentiable("the recursive reference in the base member")
+    inputs: list[RecursiveInput] = []
+    constants: list[str] = []
+    for part in _parts(base, distinct):
+        query = _bare(part)
+        if not query.find(exp.Table):
+            if ex.mentions_clock(query):
+                raise NotDifferentiable("the current time as a value")
+            constants.append(ex.pg(query))
+            continue
+        if isinstance(query, (exp.Select, exp.SetOperation)):
+            query = rename_outputs(query.copy(), [c.name for c in columns])
+        ref = stage_of(query, ctes)
+        inputs.append(RecursiveInput(ref.index, "", ref.columns))
+    return tuple(inputs), tuple(constants)
+
+
+def _parts(base: exp.Query, distinct: bool) -> Iterator[exp.Query]:
+    """The base member whole, or its members one by one where some of them read no table."""
+    query = _bare(base)
+    if isinstance(query, exp.Union) and not query.args.get("with_") and not query.args.get("limit"):
+        members = [query.this, query.expression]
+        if (distinct or not query.args.get("distinct")) and any(not _reads_tables(m) for m in members):
+            for member in members:
+                yield from _parts(member, distinct)
+            return
+    yield query
+
+
+def _reads_tables(query: exp.Query) -> bool:
+    """Whether every SELECT at the top of a union reads something."""
+    query = _bare(query)
+    if isinstance(query, exp.Union):
+        return _reads_tables(query.this) and _reads_tables(query.expression)
+    return query.find(exp.Table) is not None
+
+
+def _bare(query: exp.Query) -> exp.Query:
+    while isinstance(query, exp.Subquery) and not query.args.get("joins"):
+        query = query.this
+    return query
+
+
+# -- the recursive member --------------------------------------------------------------------------------------
+
+
+def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool) -> tuple[exp.Select, Ctes]:
+    """The recursive member, checked, and the CTEs it sees."""
+    query = _bare(query)
+    if not isinstance(query, exp.Select):
+        raise NotDifferentiable(f"a recursive member that is a {type(query).__name__.upper()}")
+    scope = with_ctes(query, ctes)
+    clause = query.args.get("with_")
+    if scope.get(name) is not ctes[name] or any(mentions(c.this, name) for c in (clause.expressions if clause else ())):
+        raise NotDifferentiable("the recursive reference inside another CTE")
+    select = query.copy()
+    select.set("with_", None)
+    if distinct and select.args.get("distinct") and not select.args["distinct"].args.get("on"):
+        # The UNION above removes duplicates anyway.
+        select.set("distinct", None)
+    if select.args.get("limit") or select.args.get("offset"):
+        raise NotDifferentiable("LIMIT in a recursive member")
+    select.set("order", None)
+    refuse.check_block(select)
+    if refuse.is_stateful(select):
+        raise NotDifferentiable("DISTINCT, GROUP BY or an aggregate in a recursive member")
+    if any(isinstance(c.this, exp.Star) for c in select.find_all(exp.Column)):
+        raise NotDifferentiable("a whole row used as a value in a recursive member")
+    return select, scope
+
+
+def _unused(select: exp.Select) -> str:
+    """A prefix that no identifier or literal of the member contains."""
+    prefix = "pgt_item"
+    while prefix in ex.pg(select):
+        prefix += "_"
+    return prefix
+
+
+@dataclass
+class _Items:
+    """The relations of the recursive member; in its tree each is replaced by a hole with a number."""
+
+    name: str
+    own: tuple[Column, ...]
+    ctes: Ctes
+    describe: Describe
+    prefix: str
+    items: list[_Item] = field(default_factory=list)
+    references: list[_Item] = field(default_factory=list)
+
+    def collect(self, select: exp.Select) -> None:
+        source = select.args.get("from_")
+        if source is not None:
+            self._item(source.this)
+        self._joins(select)
+
+    def recursion(self) -> _Item:
+        """The one place where the member reads R."""
+        if len(self.references) != 1:
+            raise NotDifferentiable("a recursive member that does not read the recursive query exactly once")
+        return self.references[0]
+
+    def _joins(self, node: exp.Expr) -> None:
+        for join in node.args.get("joins") or []:
+            if (join.args.get("method") or "").upper() == "NATURAL":
+                raise NotDifferentiable("NATURAL JOIN in a recursive member")
+            self._item(join.this)
+
+    def _item(self, item: exp.Expr) -> None:
+        if isinstance(item, exp.Subquery) and isinstance(item.this, (exp.Table, exp.Subquery)) and not item.alias:
+            self._item(item.this)
+        elif isinstance(item, exp.Table) and isinstance(item.this, exp.Identifier):
+            if item.args.get("sample"):
+                raise NotDifferentiable("TABLESAMPLE")
+            item = self._reference(item) if not item.db and item.name == self.name else self._input(item)
+        elif isinstance(item, exp.Subquery) and item.alias:
+            if mentions(_alone(item), self.name):
+                raise NotDifferentiable("the recursive reference inside a subquery")
+            item = self._input(item)
+        elif _alone(item).find(exp.Table, exp.Select):
+            raise NotDifferentiable(f"{refuse.name_of(item)} in a recursive member")
+        # Anything else is a function over the row: PostgreSQL evaluates it where it stands.
+        self._joins(item)
+
+    def _reference(self, item: exp.Table) -> exp.Expr:
+        alias = item.args.get("alias")
+        if alias is not None and alias.args.get("columns"):
+            raise NotDifferentiable("new column names for the recursive reference")
+        self.references.append(_Item(RECURSION, _alone(item), item.alias_or_name, self.own))
+        return self._hole(item, RECURSION)
+
+    def _input(self, item: exp.Expr) -> exp.Expr:
+        node = _alone(item)
+        whole = exp.Select(expressions=[exp.Star()], from_=exp.From(this=node.copy()))
+        columns = self.describe(ex.pg(standalone(whole, self.ctes)))
+        number = len(self.items)
+        self.items.append(_Item(number, node, item.alias_or_name, columns))
+        return self._hole(item, number)
+
+    def _hole(self, item: exp.Expr, number: int) -> exp.Expr:
+        hole = exp.Table(this=exp.to_identifier(f"{self.prefix}{number + 1}x"))
+        hole.set("joins", item.args.get("joins"))
+        item.replace(hole)
+        return hole
+
+    def template(self, select: exp.Select) -> tuple[str | int, ...]:
+        """The FROM clause as text, with the relations' numbers in their holes."""
+        clause = exp.Select(expressions=[exp.Literal.number(0)])
+        clause.set("from_", select.args["from_"].copy())
+        clause.set("joins", [j.copy() for j in select.args.get("joins") or []])
+        printed = ex.pg(clause).partition(" FROM ")[2]
+        parts = re.split(rf"{self.prefix}(\d+)x", printed)
+        return tuple(int(part) - 1 if i % 2 else part for i, part in enumerate(parts))
+
+
+def _alone(item: exp.Expr) -> exp.Expr:
+    copy = item.copy()
+    copy.set("joins", None)
+    return copy
+
+
+def _push_filters(select: exp.Select, found: _Items) -> None:
+    """Move conditions over one input alone into that input's stage, where also the clock may be compared with."""
+    by_alias = {item.alias: item for item in found.items}
+
+    def keep(condition: exp.Expr) -> bool:
+        aliases = {c.table for c in condition.find_all(exp.Column)}
+        item = by_alias.get(next(iter(aliases))) if len(aliases) == 1 else None
+        if item is None or (ex.may_raise(condition) and not ex.mentions_clock(condition)):
+            return True
+        item.filters.append(condition.copy())
+        return False
+
+    for join in list(select.find_all(exp.Join)):
+        if join.args.get("on") is not None:
+            kept = [c.copy() for c in ex.conjuncts(join.args["on"]) if keep(c)]
+            join.set("on", _all(kept) or exp.Boolean(this=True))
+    where = select.args.get("where")
+    if where is not None:
+        condition = _all([c.copy() for c in ex.conjuncts(where.this) if keep(c)])
+        select.set("where", exp.Where(this=condition) if condition is not None else None)
+
+
+def _all(conditions: list[exp.Expr]) -> exp.Expr | None:
+    return exp.and_(*(exp.paren(c, copy=False) for c in conditions), copy=False) if conditions else None
+
+
+def _input(item: _Item, select: exp.Select, ctes: Ctes, stage_of: StageOf) -> RecursiveInput:
+    """A hidden stage with the columns of an input that the member mentions."""
+    merged = {i.name for join in select.find_all(exp.Join) for i in join.args.get("using") or []}
+    used = {c.name for c in select.find_all(exp.Column) if c.table in (item.alias, "")} | merged
+    names = [c.name for c in item.columns if c.name in used] or [c.name for c in item.columns][:1]
+    if not names:
+        raise NotDifferentiable("a table without columns in a recursive member")
+    table = exp.to_identifier(item.alias, quoted=True)
+    query = exp.Select(
+        expressions=[exp.Column(this=exp.to_identifier(n, quoted=True), table=table.copy()) for n in names],
+        from_=exp.From(this=_alone(item.node)),
+    )
+    condition = _all(item.filters)
+    if condition is not None:
+        query.set("where", exp.Where(this=condition))
+    ref = stage_of(query, ctes)
+    return RecursiveInput(ref.index, item.alias, ref.columns)
+
+
+def _place(expression: exp.Expr, places: dict[str, int]) -> tuple[int, str] | None:
+    """The input and column that an expression is, if it is a plain column."""
+    bare = expression.unnest()
+    if isinstance(bare, exp.Column) and bare.table in places:
+        return places[bare.table], bare.name
+    return None
+
+
+def _compared(select: exp.Select, places: dict[str, int]) -> Iterator[tuple[int, str]]:
+    """Columns that take part in an equality between relations."""
+    for equality in select.find_all(exp.EQ):
+        sides = [_place(equality.left, places), _place(equality.right, places)]
+        yield from (side for side in sides if side is not None)
+    for join in select.find_all(exp.Join):
+        for identifier in join.args.get("using") or []:
+            yield from ((number, identifier.name) for number in places.values())

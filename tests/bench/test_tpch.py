@@ -1,0 +1,39 @@
+"""All of TPC-H at a tiny scale: every query by deltas, and equal to PostgreSQL after every round of changes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psycopg
+import pytest
+
+import runnel
+from runnel.bench.measure import Measurement
+from runnel.bench.results import Results
+from runnel.bench.tpch import workload
+from runnel.bench.workload import in_schema, open_workload
+
+SCALE = 0.002
+
+
+@pytest.mark.slow
+def test_all_queries_are_maintained_by_deltas(dsn: str, engine: runnel.Engine) -> None:
+    tpch = workload(SCALE, shares=(2.0,))
+    assert list(tpch.queries) == [f"q{n:02d}" for n in range(1, 23)]
+    at = in_schema(dsn, tpch.schema)
+    results = Results(tpch.title, tpch.about)
+    with psycopg.connect(at, autocommit=True) as conn, contextlib.closing(runnel.connect(at)) as client:
+        open_workload(conn, tpch, lambda _: None)
+        measurement = Measurement(tpch, client, conn, results)
+        measurement.create()
+        everything, small_tables = tpch.rounds[1:]
+        measurement.round(everything, 0, seed=1)
+        measurement.round(small_tables, 0, seed=2)
+        actions = conn.execute("SELECT DISTINCT action, status FROM pgtrickle.pgt_refresh_history").fetchall()
+    assert not results.failed
+    assert set(actions) == {("INITIAL", "COMPLETED"), ("DIFFERENTIAL", "COMPLETED")}
+    # Created and after each round; and each round has reached every query that reads what it changed.
+    assert {each.verified for each in results.queries.values()} == {3}
+    assert all(each.rounds[everything.name][0].changes for each in results.queries.values())
+    moved = sum(bool(each.rounds[everything.name][0].inserted) for each in results.queries.values())
+    assert moved >= 15, "the changes hardly reach the results"
