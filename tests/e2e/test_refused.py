@@ -81,8 +81,6 @@ UNSUPPORTED = {
     "SELECT id FROM t EXCEPT SELECT id FROM u": "EXCEPT",
     "SELECT id FROM t INTERSECT SELECT id FROM u": "INTERSECT",
     "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT n FROM r": "RECURSIVE",
-    "SELECT k, string_agg(id::text, ',' ORDER BY id) AS s FROM t GROUP BY k": "string_agg",
-    "SELECT k, percentile_cont(0.5) WITHIN GROUP (ORDER BY v) AS m FROM t GROUP BY k": "percentile_cont",
     "SELECT t.id, x.n FROM t, LATERAL (SELECT count(*) AS n FROM u WHERE u.id < t.id) x": "LATERAL",
     "SELECT id, g FROM t, generate_series(1, 2) g": "generate_series",
     "SELECT id FROM mv": "materialized view",

@@ -16,9 +16,9 @@ from runnel.plan.expr import pg
 from runnel.server.embedded import EmbeddedServer
 from runnel.sql.describe import describe, scratch
 from runnel.sql.parse import parse_query
-from runnel.sql.rewrite import Step
 from runnel.sql.rewrite.context import Context
 
+Step = Callable[[exp.Query, Context], exp.Query]
 DATABASE = "rewrites"
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, a int, b int, s text, n numeric, j json, arr int[]);
@@ -142,7 +142,7 @@ class Judge:
 
     def rows(self, query: str) -> list[str]:
         """The result as a sorted list of texts."""
-        return sorted(str(r[0]) for r in self.conn.execute(f"SELECT q::text FROM ({query}) q".encode()))
+        return sorted(str(r[0]) for r in self.conn.execute(f"SELECT pgt_q::text FROM ({query}) pgt_q".encode()))
 
     def equal(self, query: str, *steps: Step) -> str:
         """Assert that a query and its rewrite have the same columns and rows; gives the rewritten text."""
@@ -163,8 +163,13 @@ class Judge:
         return text
 
     def _difference(self, left: str, right: str) -> list[tuple[object, ...]]:
-        query = f"SELECT l::text FROM ({left}) l EXCEPT ALL SELECT r::text FROM ({right}) r"
-        return self.conn.execute(query.encode()).fetchall()
+        try:
+            return self.conn.execute(
+                f"SELECT * FROM ({left}) l EXCEPT ALL SELECT * FROM ({right}) r".encode()
+            ).fetchall()
+        except psycopg.errors.UndefinedFunction:  # a column without equality, such as json
+            query = f"SELECT pgt_l::text FROM ({left}) pgt_l EXCEPT ALL SELECT pgt_r::text FROM ({right}) pgt_r"
+            return self.conn.execute(query.encode()).fetchall()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ UNION ALL. The recursive member is linear, so the change obeys a recursion of it
 
 UNION. A row may have many derivations, also circular ones, so rows are removed on suspicion and derived again:
 
-    D0     = base- + step(R, T-),   D(i+1) = step(Di, T' + T-),   all of them within R
+    D0     = base- + step(R, T-),   D(i+1) = step(Di, T'),   all of them within R
     I0     = base+ + step(R - D, T+) + the rows of D that base' or step(R - D, T') still gives
     I(i+1) = step(Ii, T')                              outside of R - D
     dR     = I - D
@@ -119,8 +119,13 @@ def _endless(head: RecursiveHead, rounds: int) -> UserError:
     return UserError(
         f"the recursive query {head.name} has not come to an end after {rounds:,} rounds",
         hint="Under UNION ALL a cycle in the data never ends: use UNION, or limit the depth in the recursive member.",
-        sqlstate="54001",
+        sqlstate="22000",
     )
+
+
+def _at_most(rows: int) -> str:
+    """Tells the planner how small a relation is: temporary tables have no statistics, and R must not be scanned."""
+    return f" LIMIT {1 << max(rows - 1, 0).bit_length()}"
 
 
 class _Walk:
@@ -135,19 +140,24 @@ class _Walk:
         self.names = ", ".join(n for n, _ in self.columns)
         self.changed: list[int] = []
         self.changed_bases: list[int] = []
+        self.sizes: dict[int, int] = {}
+        """Rows in the delta of each changed input."""
         self.round = 0
+        self.last = 0
+        """Rows of the last round."""
 
     def look(self) -> bool:
         """Find out which inputs have changed."""
         items = [*self.head.bases, *self.head.inputs]
         if not items:
             return False
-        probes = ", ".join(f"EXISTS (SELECT FROM {self.tables_of(i.stage).delta})" for i in items)
+        probes = ", ".join(f"(SELECT count(*) FROM {self.tables_of(i.stage).delta})" for i in items)
         row = self.conn.execute(f"SELECT {probes}".encode()).fetchone()
         assert row is not None
         bases = len(self.head.bases)
         self.changed_bases = [i for i, new in enumerate(row[:bases]) if new]
-        self.changed = [i for i, new in enumerate(row[bases:]) if new]
+        self.sizes = {i: new for i, new in enumerate(row[bases:]) if new}
+        self.changed = list(self.sizes)
         return bool(self.changed_bases or self.changed)
 
     # -- UNION ALL -----------------------------------------------------------------------------------------
@@ -180,6 +190,7 @@ class _Walk:
             f"FROM ({rows}) AS x GROUP BY {group_by_sql(self.columns)} HAVING sum(w) <> 0".encode()
         ).rowcount
         self.round += 1
+        self.last = added
         return added
 
     # -- UNION ---------------------------------------------------------------------------------------------
@@ -187,10 +198,9 @@ class _Walk:
     def derive_again(self) -> None:
         """Fill the walk with the rows removed on suspicion (-1) and those (again) derived (+1)."""
         lost = [self._base_delta(i, "w < 0") for i in self.changed_bases]
-        versions: dict[int, Version]
         if self.head.linear:
             for i in self.changed:
-                versions = {j: "either" for j in self.changed if j != i}
+                versions: dict[int, Version] = {j: "either" for j in self.changed if j != i}
                 lost.append(self.step(self._whole(), {**versions, i: "deleted"}))
         elif self.changed:
             # Per row of R: a derivation found elsewhere may rest on the very row that is to go.
@@ -200,9 +210,9 @@ class _Walk:
             lost.append(f"SELECT {self.names} FROM (({old}) EXCEPT ALL ({new})) AS gone")
         suspicious = f"{self._in_result()} AND NOT {self._met('<')}"
         removed = new_rows = self._collect(lost, -1, suspicious)
-        versions = dict.fromkeys(self.changed, "either" if self.head.linear else "old")
         while new_rows:
-            new_rows = self._collect([self.step(self._last_round(), versions)], -1, suspicious)
+            # What was derived with a row that is gone was found above; the rest rests on rows that are still there.
+            new_rows = self._collect([self.step(self._last_round(), {})], -1, suspicious)
         found = [self._base_delta(i, "w > 0") for i in self.changed_bases]
         kept = self._kept() if removed else self._whole()
         if removed:
@@ -232,6 +242,7 @@ class _Walk:
             f"WHERE {condition}".encode()
         ).rowcount
         self.round += 1
+        self.last = added
         return added
 
     # A scalar subquery cannot become a join, so each candidate costs one index probe and R is never scanned.
@@ -250,11 +261,12 @@ class _Walk:
     def _kept(self) -> str:
         """R without the rows removed on suspicion."""
         names = [f"t.{quote(c.name)}" for c in self.stage.columns]
-        same = same_sql(self._of("v"), names, self.types)
-        found = f"v.h = {table_hash(self.stage.columns, 't')} AND v.w < 0 AND {same}"
+        found = (
+            f"v.h = {table_hash(self.stage.columns, 't')} AND v.w < 0 AND {same_sql(self._of('v'), names, self.types)}"
+        )
         return (
             f"(SELECT {', '.join(names)} FROM {self.tables.output} AS t "
-            f"WHERE NOT EXISTS (SELECT FROM {self.table} AS v WHERE {found}))"
+            f"WHERE (SELECT true FROM {self.table} AS v WHERE {found} LIMIT 1) IS NOT TRUE)"
         )
 
     def _again_from_base(self) -> Iterator[str]:
@@ -276,20 +288,25 @@ class _Walk:
     def _again_from_step(self, kept: str) -> Iterator[str]:
         """Removed rows that the recursive member still derives from the others.
 
-        Where a result column is a plain column, the removed row's value leads to the rows that could derive it.
+        Where a result column is a plain column, the removed row's value leads to the rows that could derive it, so
+        they are looked for by which of these columns are NULL.
         """
         values = [f"({e})::{t.sql}" for e, t in zip(self.head.outputs, self.types, strict=True)]
         same = same_sql(self._of("pgt_v"), values, self.types)
-        pairs = [(f"pgt_v.o{i}", self.head.outputs[i]) for i in self.head.plain]
-        removed = f"(SELECT {self.names} FROM {self.table} WHERE w < 0) AS pgt_v"
-        narrow = [f"{v} = {e}" for v, e in pairs]
-        yield self._with(removed, kept, [*narrow, same])
-        if pairs:
-            yield self._with(removed, kept, [f"({' OR '.join(f'{v} IS NULL' for v, _ in pairs)})", same])
-
-    def _with(self, removed: str, kept: str, conditions: list[str]) -> str:
-        step = self.step(kept, {}, where=conditions, first=removed)
-        return f"SELECT {self.names} FROM ({step}) AS again"
+        nulls = [f"o{i} IS NULL" for i in self.head.plain]
+        grouped = f" GROUP BY {', '.join(nulls)}" if nulls else ""
+        patterns = self.conn.execute(
+            f"SELECT {', '.join(['count(*)', *nulls])} FROM {self.table} WHERE w < 0{grouped}".encode()
+        ).fetchall()
+        for count, *pattern in patterns:
+            narrow = [same]
+            of_pattern = ["w < 0"]
+            for i, is_null in zip(self.head.plain, pattern, strict=True):
+                of_pattern.append(f"o{i} IS {'' if is_null else 'NOT '}NULL")
+                narrow.append(f"{self.head.outputs[i]} IS NULL" if is_null else f"{self.head.outputs[i]} = pgt_v.o{i}")
+            removed = f"SELECT {self.names} FROM {self.table} WHERE {' AND '.join(of_pattern)}{_at_most(count)}"
+            step = self.step(kept, {}, where=narrow, first=f"({removed}) AS pgt_v")
+            yield f"SELECT {self.names} FROM ({step}) AS again"
 
     def _of(self, alias: str) -> list[str]:
         return [f"{alias}.{n}" for n, _ in self.columns]
@@ -330,23 +347,23 @@ class _Walk:
         tables = self.tables_of(item.stage)
         names = ", ".join(quote(c.name) for c in item.columns)
         new = ", ".join(f"o{i} AS {quote(c.name)}" for i, c in enumerate(item.columns))
+        few = _at_most(self.sizes.get(number, 0))
         match version:
             case "after":
                 return f"(SELECT {names} FROM {tables.output})"
             case "delta":
-                return f"(SELECT {new}, w AS pgt_w FROM {tables.delta})"
+                return f"(SELECT {new}, w AS pgt_w FROM {tables.delta}{few})"
             case "before":
                 # The same types on both sides let PostgreSQL push a join into each of them.
-                return (
-                    f"(SELECT {names}, 1::int8 AS pgt_w FROM {tables.output} "
-                    f"UNION ALL SELECT {new}, -w AS pgt_w FROM {tables.delta})"
-                )
+                gone = f"(SELECT {new}, -w AS pgt_w FROM {tables.delta}{few})"
+                return f"(SELECT {names}, 1::int8 AS pgt_w FROM {tables.output} UNION ALL {gone})"
             case "inserted":
-                return f"(SELECT {new} FROM {tables.delta} WHERE w > 0)"
+                return f"(SELECT {new} FROM {tables.delta} WHERE w > 0{few})"
             case "deleted":
-                return f"(SELECT {new} FROM {tables.delta} WHERE w < 0)"
+                return f"(SELECT {new} FROM {tables.delta} WHERE w < 0{few})"
             case "either":
-                return f"(SELECT {names} FROM {tables.output} UNION ALL SELECT {new} FROM {tables.delta} WHERE w < 0)"
+                gone = f"(SELECT {new} FROM {tables.delta} WHERE w < 0{few})"
+                return f"(SELECT {names} FROM {tables.output} UNION ALL {gone})"
             case "old":
                 pairs = [(quote(c.name), c.type) for c in item.columns]
                 values = ", ".join(f"{grouped_value(n, t)} AS {n}" for n, t in pairs)
@@ -379,7 +396,7 @@ class _Walk:
 
     def _last_round(self) -> str:
         named = ", ".join(f"{n} AS {quote(c.name)}" for (n, _), c in zip(self.columns, self.stage.columns, strict=True))
-        return f"(SELECT {named}, w AS pgt_w FROM {self.table} WHERE round = {self.round - 1})"
+        return f"(SELECT {named}, w AS pgt_w FROM {self.table} WHERE round = {self.round - 1}{_at_most(self.last)})"
 
     def _count(self, table: str) -> int:
         row = self.conn.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()

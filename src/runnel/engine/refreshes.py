@@ -23,6 +23,7 @@ from runnel.refresh.rights import lock_result
 from runnel.refresh.transaction import RefreshTransaction
 from runnel.schedule.choose import MIN_CHANGES, full_is_cheaper
 from runnel.schedule.dag import descendants, ordered
+from runnel.sources.statistics import Statistics
 from runnel.spark.session import Sessions
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Refresher:
     role: str
     role_oid: int
     on_event: Callable[[str], None]
+    statistics: Statistics = field(default_factory=Statistics)
     prepared: set[tuple[int, str]] = field(default_factory=set)
 
     def refresh_unit(
@@ -122,7 +124,7 @@ class Refresher:
                 tables = self._compiled(members)
                 transaction = RefreshTransaction(
                     self.conn, self.dsn, self.sessions, self.role,
-                    {i: r.version for i, r in rows.items()}, self.prepared,
+                    {i: r.version for i, r in rows.items()}, self.statistics, self.prepared,
                 )  # fmt: skip
                 for table in tables:
                     current = table.id

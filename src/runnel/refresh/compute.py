@@ -34,6 +34,8 @@ class LeafReader:
     keys: Callable[[Leaf, Restriction | None, tuple[int, ...]], pa.Table]
     scan: Callable[[Leaf], DataFrame]
     """In tasks, the whole leaf."""
+    cost: Callable[[Leaf, str, int], float]
+    """About how many rows a read narrowed by so many keys of an expression touches."""
 
 
 @dataclass
@@ -110,7 +112,10 @@ def _read_term(
         counters.read(leaf, table.num_rows)
         return table
 
-    return restricted_reads(branch, term, changed, read)
+    def cost(leaf_id: int, sql: str, keys: int) -> float:
+        return reader.cost(branch.leaves[leaf_id], sql, keys)
+
+    return restricted_reads(branch, term, changed, read, cost)
 
 
 def key_columns(branch: Branch, leaf: int) -> tuple[int, ...]:

@@ -12,11 +12,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from runnel.apply.tables import TEXTUAL
 from runnel.model.frontier import Frontier
+from runnel.model.names import quote
 from runnel.plan.stage import Constant, Leaf, Relation, Stage, StageRef
 from runnel.refresh.changes import Pending
 from runnel.refresh.compute import LeafReader
 from runnel.refresh.maintained import Maintained
 from runnel.sources.arrow import leaf_schema, read_arrow
+from runnel.sources.restrict import is_indexed
 from runnel.sources.statements import (
     Buffer,
     Clock,
@@ -28,6 +30,7 @@ from runnel.sources.statements import (
     stage_buffer,
     table_buffer,
 )
+from runnel.sources.statistics import Statistics
 from runnel.spark.session import SMALL_ROWS, Sessions
 from runnel.spark.task import slice_reader
 
@@ -49,6 +52,7 @@ class LeafAccess:
     """Per captured table: column name -> attribute number, as in its buffer."""
     versions: Mapping[int, int]
     pending: Pending
+    statistics: Statistics
     moved: set[int] = field(default_factory=set)
     """Stages of this refresh whose rows have changed."""
     fresh: frozenset[int] = frozenset()
@@ -58,7 +62,7 @@ class LeafAccess:
 
     def reader(self) -> LeafReader:
         """The functions that compute_stage reads with."""
-        return LeafReader(after=self.after, keys=self.keys, scan=self.scan)
+        return LeafReader(after=self.after, keys=self.keys, scan=self.scan, cost=self.cost)
 
     def relation_sql(self, leaf: Leaf) -> str:
         """The relation a leaf reads now."""
@@ -79,6 +83,15 @@ class LeafAccess:
         """The keys of a leaf with their multiplicities."""
         query = after_query(leaf, self.relation_sql(leaf), self.clock, restriction=restriction, keys=columns)
         return read_arrow(self.conn, query, leaf_schema(leaf, columns, weight=True))
+
+    def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
+        """About how many rows PostgreSQL touches to find those under so many keys."""
+        if isinstance(leaf.source, Constant):
+            return 1.0
+        known = self.statistics.of(self.conn, self.relation_sql(leaf))
+        column = next((c.name for c in leaf.source.columns if sql == f"l{leaf.id}.{quote(c.name)}"), "")
+        found = keys * known.fanout(column)
+        return found if is_indexed(leaf, sql) else found + max(known.rows, 1000.0)
 
     def delta(self, leaf: Leaf, frontier: Frontier) -> pa.Table:
         """What changed in a leaf since the frontier."""

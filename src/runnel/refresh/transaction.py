@@ -33,6 +33,7 @@ from runnel.refresh.maintained import Action, Maintained, Outcome, Position
 from runnel.refresh.rights import check_attached, check_readable
 from runnel.refresh.steps import Steps
 from runnel.sources.statements import Clock
+from runnel.sources.statistics import Statistics
 from runnel.spark.session import Sessions
 from runnel.sql.describe import apply_settings
 
@@ -55,6 +56,7 @@ class RefreshTransaction:
     engine_role: str
     versions: dict[int, int]
     """Current version of every stream table; moved as this transaction refreshes them."""
+    statistics: Statistics = field(default_factory=Statistics)
     prepared: set[tuple[int, str]] = field(default_factory=set)
     """Temporary tables that exist in this session, by stream table and shape."""
     fresh: set[int] = field(default_factory=set)
@@ -95,7 +97,7 @@ class RefreshTransaction:
         with self._as_owner(table) as role:
             access = LeafAccess(
                 self.conn, self.dsn, self.sessions, table, role, Clock(position.frontier.clock, self.at.now),
-                self._attributes(table), self.versions, pending, fresh=frozenset(self.fresh),
+                self._attributes(table), self.versions, pending, self.statistics, fresh=frozenset(self.fresh),
             )  # fmt: skip
             if action == "DIFFERENTIAL":
                 changed = self._differential(table, position, access, counters, steps)

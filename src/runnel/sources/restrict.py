@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runnel.delta.parts import Seed, Term
-from runnel.plan.stage import Branch, Equi, Inner, LeafNode, Outer, Relation, Tree
+from runnel.model.names import quote
+from runnel.plan.stage import Branch, Equi, Inner, Leaf, LeafNode, Outer, Relation, Tree
 from runnel.sources.statements import Restriction
 
 MAX_KEYS = 50_000
@@ -21,6 +22,9 @@ MAX_KEYS = 50_000
 
 ReadAfter = Callable[[int, Restriction | None], pa.Table | None]
 """Reads a leaf on the driver; None when it is too large for that (a scan in tasks instead)."""
+
+Cost = Callable[[int, str, int], float]
+"""(leaf, expression, number of keys) -> about how many rows a read narrowed by them touches."""
 
 
 @dataclass
@@ -59,7 +63,7 @@ def distinct_keys(table: pa.Table, column: str) -> tuple[object, ...]:
     return tuple(pc.unique(table.column(column)).drop_null().to_pylist())
 
 
-def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, pa.Table], read: ReadAfter) -> Reads:
+def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, pa.Table], read: ReadAfter, cost: Cost) -> Reads:
     """All after-reads that a term needs besides the deltas of the changed leaves."""
     keys = list(edges(branch.tree))
     needed = {leaf for part in term.parts for leaf, version in part.versions.items() if version != "delta"}
@@ -73,9 +77,9 @@ def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, pa.Table],
         if term.seeds:
             seed = term.seeds[0]
             _take(reads, seed.leaf, _seed_restriction(seed, delta, branch), read)
-        _spread(branch, {term.leaf: delta}, needed - {term.leaf}, keys, reads, read)
+        _spread(branch, {term.leaf: delta}, needed - {term.leaf}, keys, reads, read, cost)
         return reads
-    return _reads_from_join_keys(branch, term, deltas, needed, keys, read)
+    return _reads_from_join_keys(branch, term, deltas, needed, keys, read, cost)
 
 
 def _reads_from_join_keys(
@@ -85,6 +89,7 @@ def _reads_from_join_keys(
     needed: set[int],
     keys: list[Equi],
     read: ReadAfter,
+    cost: Cost,
 ) -> Reads:
     """Outer joins compared whole: find the join's touched keys first, then read both sides under them."""
     inner, outer = term.seeds
@@ -92,7 +97,7 @@ def _reads_from_join_keys(
     found: Mapping[int, pa.Table] = {term.leaf: deltas[term.leaf]}
     if inner.leaf != term.leaf:
         inside_keys = [k for k in keys if {k.left_leaf, k.right_leaf} <= term.inside]
-        _spread(branch, found, set(term.inside) - {term.leaf}, inside_keys, scouting, read)
+        _spread(branch, found, set(term.inside) - {term.leaf}, inside_keys, scouting, read, cost)
         if inner.leaf not in scouting.after:
             for leaf in sorted(needed):
                 _take(scouting, leaf, None, read)
@@ -104,7 +109,7 @@ def _reads_from_join_keys(
         column = branch.leaves[inner.leaf].column(inner.column)
         _take(reads, seed.leaf, _values_restriction(seed, touched, column), read)
     known = {leaf: reads.met(leaf) for leaf in (inner.leaf, outer.leaf) if leaf in reads.after}
-    _spread(branch, known, needed - {inner.leaf, outer.leaf}, keys, reads, read)
+    _spread(branch, known, needed - {inner.leaf, outer.leaf}, keys, reads, read, cost)
     return reads
 
 
@@ -127,11 +132,12 @@ def _spread(
     keys: list[Equi],
     reads: Reads,
     read: ReadAfter,
+    cost: Cost,
 ) -> None:
     frontier = dict(known)
     waiting = set(needed)
     while waiting:
-        step = _best_step(branch, frontier, waiting, keys)
+        step = _best_step(branch, frontier, waiting, keys, cost)
         if step is None:
             for leaf in sorted(waiting):
                 _take(reads, leaf, None, read)
@@ -144,10 +150,10 @@ def _spread(
 
 
 def _best_step(
-    branch: Branch, frontier: Mapping[int, pa.Table], waiting: set[int], keys: list[Equi]
+    branch: Branch, frontier: Mapping[int, pa.Table], waiting: set[int], keys: list[Equi], cost: Cost
 ) -> tuple[int, Restriction] | None:
-    """The next leaf to read and its keys: an indexed column is worth waiting for."""
-    candidates: list[tuple[bool, int, int, Restriction]] = []
+    """The next leaf to read and its keys: the read that touches the fewest rows."""
+    candidates: list[tuple[float, int, Restriction]] = []
     for key in keys:
         for near, near_column, far, far_sql in (
             (key.left_leaf, key.left, key.right_leaf, key.right_sql),
@@ -160,19 +166,19 @@ def _best_step(
             if len(values) <= MAX_KEYS:
                 # NULL may come from the rows or from padding.
                 restriction = Restriction(far_sql, key.array_type, values, include_null=key.null_safe)
-                candidates.append((not is_indexed(branch, far, far_sql), len(values), far, restriction))
+                candidates.append((cost(far, far_sql, len(values)), far, restriction))
     if not candidates:
         return None
-    best = min(candidates, key=lambda c: c[:3])
-    return best[2], best[3]
+    _, leaf, best = min(candidates, key=lambda c: c[:2])
+    return leaf, best
 
 
-def is_indexed(branch: Branch, leaf: int, sql: str) -> bool:
+def is_indexed(leaf: Leaf, sql: str) -> bool:
     """Whether a restriction on this expression can use an index."""
-    source = branch.leaves[leaf].source
+    source = leaf.source
     if not isinstance(source, Relation):
         return True
-    return any(sql == f'l{leaf}."{name}"' for name in source.indexed)
+    return any(sql == f"l{leaf.id}.{quote(name)}" for name in source.indexed)
 
 
 def _take(reads: Reads, leaf: int, restriction: Restriction | None, read: ReadAfter) -> None:

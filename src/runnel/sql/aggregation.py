@@ -160,9 +160,10 @@ class Aggregation:
         values: list[exp.Expr] = []
 
         def value(node: exp.Expr) -> exp.Expr:
-            if node not in values:
-                values.append(node)
-            return exp.column(f"v{values.index(node)}", table="b")
+            bare = node.unnest()
+            if bare not in values:
+                values.append(bare)
+            return exp.column(f"v{values.index(bare)}", table="b")
 
         given = iter(direct)
         body = ex.pg(call.over(value, lambda _: next(given)))

@@ -91,6 +91,7 @@ def _planned(
     _refuse_volatile(whole)
     _check_functions(whole)
     _find_aggregates(tree, whole)
+    compiler.aggregates = whole.aggregates
     context = compiler.context
     tree = decide(tree, context)
     if context.notes:

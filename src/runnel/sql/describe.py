@@ -222,7 +222,9 @@ def unique_keys(conn: psycopg.Connection, name: Name) -> list[tuple[str, ...]]:
         "JOIN pg_namespace n ON n.oid = c.relnamespace "
         "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) "
         "WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indimmediate "
-        "AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid HAVING bool_and(a.attnotnull)",
+        "AND i.indpred IS NULL AND i.indexprs IS NULL "
+        # Rows of inheritance children are read with the parent's, but its index does not know them.
+        "AND (c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid)) GROUP BY i.indexrelid HAVING bool_and(a.attnotnull)",
         (name.schema, name.name),
     ).fetchall()
     return [tuple(r[0]) for r in rows]
@@ -230,9 +232,7 @@ def unique_keys(conn: psycopg.Connection, name: Name) -> list[tuple[str, ...]]:
 
 def returns_set(conn: psycopg.Connection, name: str) -> bool:
     """Whether some function of this name returns a set."""
-    row = conn.execute("SELECT coalesce(bool_or(proretset), false) FROM pg_proc WHERE proname = %s", (name,)).fetchone()
-    assert row is not None
-    return bool(row[0])
+    return conn.execute("SELECT FROM pg_proc WHERE proname = %s AND proretset", (name,)).fetchone() is not None
 
 
 @dataclass(frozen=True, slots=True)

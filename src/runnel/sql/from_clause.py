@@ -18,6 +18,7 @@ from runnel.plan.stage import Constant, Relation, Source, StageRef
 from runnel.sql import refuse, table_functions
 from runnel.sql.ctes import Ctes, with_ctes
 from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, Scope, leaves, padded
+from runnel.sql.filters import sunk, without_padding
 
 
 @dataclass
@@ -108,16 +109,14 @@ class FromBuilder:
         return (b if side == "RIGHT" else a).copy()
 
     def _filtered(self, tree: DTree, conditions: list[exp.Expr]) -> DTree:
+        for condition in conditions:
+            tree = without_padding(tree, condition)
         rest = [c for c in conditions if not self._push(tree, c)]
         for condition in rest:
             if ex.mentions_clock(condition):
                 raise NotDifferentiable("the current time compared with columns of several tables")
-        if not rest:
-            return tree
-        if isinstance(tree, DInner):
-            tree.conditions.extend(rest)
-            return tree
-        return DInner([tree], rest)
+            tree = sunk(tree, condition)
+        return tree
 
     def _push(self, tree: DTree, condition: exp.Expr) -> bool:
         """Let PostgreSQL filter while reading, when the condition concerns one leaf that is not padded."""

@@ -162,23 +162,25 @@ class Lowering:
 
     def lower_tree(self) -> Tree:
         """The tree with its conditions split into join keys and residuals."""
-        return self._tree(self.tree, root=True)
+        return self._tree(self.tree, late_allowed=True)
 
-    def _tree(self, tree: DTree, *, root: bool = False) -> Tree:
+    def _tree(self, tree: DTree, *, late_allowed: bool) -> Tree:
+        """A condition on rows that every join above preserves may as well be evaluated at the end."""
         match tree:
             case DLeaf(leaf):
                 return LeafNode(leaf)
             case DInner(children=children, conditions=conditions):
-                lowered = tuple(self._tree(c) for c in children)
+                lowered = tuple(self._tree(c, late_allowed=late_allowed) for c in children)
                 nullable = padded(tree)
                 groups = [set(leaves(c)) for c in children]
-                equi, residual = self._conditions(conditions, nullable, groups, late_allowed=root)
+                equi, residual = self._conditions(conditions, nullable, groups, late_allowed=late_allowed)
                 return Inner(lowered, equi, residual)
             case DOuter(kind=kind, left=left, right=right, conditions=conditions):
                 nullable = padded(left) | padded(right)
                 groups = [set(leaves(left)), set(leaves(right))]
                 equi, residual = self._conditions(conditions, nullable, groups, late_allowed=False)
-                return Outer(kind, self._tree(left), self._tree(right), equi, residual)
+                preserved = self._tree(left, late_allowed=late_allowed and kind == "left")
+                return Outer(kind, preserved, self._tree(right, late_allowed=False), equi, residual)
 
     def _conditions(
         self,

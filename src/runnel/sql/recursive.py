@@ -180,7 +180,7 @@ def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool) -> tuple[ex
     select.set("order", None)
     refuse.check_block(select)
     if refuse.is_stateful(select):
-        raise NotDifferentiable("DISTINCT, GROUP BY or an aggregate in a recursive member")
+        raise NotDifferentiable("DISTINCT, an aggregate or a window function in a recursive member")
     if any(isinstance(c.this, exp.Star) for c in select.find_all(exp.Column)):
         raise NotDifferentiable("a whole row used as a value in a recursive member")
     return select, scope
@@ -310,16 +310,30 @@ def _input(item: _Item, select: exp.Select, ctes: Ctes, stage_of: StageOf) -> Re
     names = [c.name for c in item.columns if c.name in used] or [c.name for c in item.columns][:1]
     if not names:
         raise NotDifferentiable("a table without columns in a recursive member")
-    table = exp.to_identifier(item.alias, quoted=True)
     query = exp.Select(
-        expressions=[exp.Column(this=exp.to_identifier(n, quoted=True), table=table.copy()) for n in names],
-        from_=exp.From(this=_alone(item.node)),
+        expressions=[exp.alias_(_column(n, item.alias), n, quoted=True) for n in names],
+        from_=exp.From(this=item.node),
     )
     condition = _all(item.filters)
     if condition is not None:
         query.set("where", exp.Where(this=condition))
+    if isinstance(item.node, exp.Table):
+        # Under its own name, the same table twice is one stage.
+        _rename(query, item)
     ref = stage_of(query, ctes)
     return RecursiveInput(ref.index, item.alias, ref.columns)
+
+
+def _rename(query: exp.Select, item: _Item) -> None:
+    for column in query.find_all(exp.Column):
+        column.set("table", exp.to_identifier(item.node.name, quoted=True))
+    alias = item.node.args.get("alias")
+    columns = alias.args.get("columns") if alias is not None else None
+    item.node.set("alias", exp.TableAlias(this=exp.to_identifier(item.node.name, quoted=True), columns=columns))
+
+
+def _column(name: str, table: str) -> exp.Column:
+    return exp.Column(this=exp.to_identifier(name, quoted=True), table=exp.to_identifier(table, quoted=True))
 
 
 def _place(expression: exp.Expr, places: dict[str, int]) -> tuple[int, str] | None:

@@ -27,6 +27,7 @@ from runnel.plan.stage import (
     Tree,
 )
 from runnel.sql import heads, refuse
+from runnel.sql.aggregates import STANDARD
 from runnel.sql.ctes import Ctes, recursive_name, standalone, with_ctes
 from runnel.sql.describe import (
     RelationFacts,
@@ -69,6 +70,8 @@ class Compiler:
     stages: list[Stage] = field(default_factory=list)
     known: dict[str, StageRef] = field(default_factory=dict)
     inline: bool = True
+    aggregates: frozenset[str] = frozenset()
+    """Names of the aggregates that the query calls."""
     uncaptured: bool = False
     """Whether some source is neither a table nor a view over tables."""
 
@@ -157,6 +160,7 @@ class Compiler:
             describe=self.columns_of,
             unique_keys=lambda schema, table: unique_keys(self.conn, Name(schema, table)),
             is_set_returning=lambda name: returns_set(self.conn, name),
+            is_aggregate=lambda name: name in STANDARD or name in self.aggregates,
         )
 
     # -- stages --------------------------------------------------------------------------------------------
@@ -253,7 +257,7 @@ class Compiler:
     def _branches(self, select: exp.Select, ctes: Ctes) -> list[heads.BranchInput]:
         refuse.check_block(select)
         union = _sole_union(select)
-        if union is not None:
+        if union is not None and self._members_agree(union, with_ctes(union, ctes)):
             source = select.args["from_"].this
             result = []
             for member in _flatten(_without_ctes(union), False):
@@ -268,6 +272,17 @@ class Compiler:
         if refuse.is_stateful(select) and (select.args.get("group") or refuse.has_aggregates(select)):
             return [heads.BranchInput(lowering, scope, [])]
         return [heads.BranchInput(lowering, scope, [scope.resolve(e.unalias()) for e in select.expressions])]
+
+    def _members_agree(self, union: exp.Union, ctes: Ctes) -> bool:
+        """Whether all members of a union have its column types: otherwise its stage casts them, as PostgreSQL does."""
+        whole = _without_ctes(union)
+        queries = [whole, *(_named_like(m, union) for m in _flatten(whole, False))]
+        try:
+            kinds = [[(c.type, c.collation) for c in self.columns_of(ex.pg(standalone(q, ctes)))] for q in queries]
+        except UserError:
+            # Two columns of one name, which nothing refers to.
+            return True
+        return all(k == kinds[0] for k in kinds)
 
     def _select(self, select: exp.Select, ctes: Ctes, columns: tuple[Column, ...]) -> tuple[Head, list[Branch]]:
         refuse.check_block(select)

@@ -37,7 +37,7 @@ class Context:
     describe: Callable[[str], tuple[Column, ...]]
     """Query text -> its result columns as PostgreSQL types them."""
     unique_keys: Callable[[str, str], list[tuple[str, ...]]]
-    """(schema, table) -> the sets of columns that are unique and never NULL."""
+    """(schema, table) -> the sets of columns that are unique and never NULL, over the rows of all its children."""
     is_set_returning: Callable[[str], bool] = _SET_RETURNING.__contains__
     """Whether some function of this name returns a set."""
     is_aggregate: Callable[[str], bool] = BUILT_IN_AGGREGATES.__contains__

@@ -6,8 +6,9 @@ The query allows any of the cheapest orders when prices tie; the rewritten one s
 query is a result that the original could have given, so it may be maintained in its place. Rows that tie in all
 columns added here are equal wherever the block looks at them, and which of them comes first makes no difference.
 
-What is refined: ORDER BY under LIMIT and OFFSET, DISTINCT ON, aggregates that depend on the order of their input, and
-window functions that count rows. Functions that treat ties alike (rank, a sum over a RANGE frame) stay as they are.
+What is refined: ORDER BY under LIMIT, OFFSET and in ARRAY (..), DISTINCT ON, aggregates that depend on the order of
+their input, and window functions that count rows. Functions that treat ties alike (rank, a sum over a RANGE frame)
+stay as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from runnel.sql.calls import is_row, row_items
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite import windows
 from runnel.sql.rewrite.context import BUILT_IN_AGGREGATES, Context
@@ -48,7 +50,11 @@ def _is_cut(query: exp.Query) -> bool:
     options = limit.args.get("limit_options") if limit is not None else None
     if options is not None and options.args.get("with_ties"):
         return False
-    return limit is not None or query.args.get("offset") is not None
+    return limit is not None or query.args.get("offset") is not None or tr.is_array_query(query)
+
+
+def _cause(query: exp.Query) -> str:
+    return "ARRAY (..)" if tr.is_array_query(query) else "LIMIT"
 
 
 def _limit(select: exp.Select, ctx: Context) -> None:
@@ -58,7 +64,9 @@ def _limit(select: exp.Select, ctx: Context) -> None:
     added = _outputs(select, ordered, ctx)
     if added:
         names = ", ".join(tr.text(o.this).replace('"', "") for o in added)
-        ctx.note(f"ORDER BY does not decide ties for LIMIT: they are broken by the remaining columns ({names})")
+        ctx.note(
+            f"ORDER BY does not decide ties for {_cause(select)}: they are broken by the remaining columns ({names})"
+        )
         select.set("order", exp.Order(expressions=[*ordered, *added]))
 
 
@@ -100,7 +108,7 @@ def _limit_of_set_operation(query: exp.Query, ctx: Context) -> exp.Query:
     if not missing:
         return query
     names = ", ".join(outputs[i] for i in missing)
-    ctx.note(f"ORDER BY does not decide ties for LIMIT: they are broken by the remaining columns ({names})")
+    ctx.note(f"ORDER BY does not decide ties for {_cause(query)}: they are broken by the remaining columns ({names})")
     if all(tr.is_orderable(types[i].type) for i in missing):
         added = [tr.ascending(exp.Literal.number(i + 1)) for i in missing]
         query.set("order", exp.Order(expressions=[*ordered, *added]))
@@ -127,7 +135,7 @@ def _limit_of_set_operation(query: exp.Query, ctx: Context) -> exp.Query:
 
 def _aggregate(call: exp.Expr, select: exp.Select, ctx: Context) -> None:
     name = tr.function_name(call) or ""
-    if isinstance(tr.whole_call(call).parent, exp.WithinGroup) or isinstance(call.parent, exp.WithinGroup):
+    if tr.whole_call(call).find(exp.WithinGroup):
         return
     if name not in ORDER_SENSITIVE and name in BUILT_IN_AGGREGATES:
         return
@@ -136,7 +144,9 @@ def _aggregate(call: exp.Expr, select: exp.Select, ctx: Context) -> None:
     if not arguments or is_total_input(select, (o.this for o in ordered), ctx):
         return
     known = {key(o.this) for o in ordered}
-    wanted = [a for a in arguments if key(a) not in known and tr.varies(a)]
+    # Rows and VARIADIC arrays are compared by their parts; DISTINCT allows no other keys, and sorts by its arguments.
+    atoms = [p for a in arguments for p in _parts(a) if p is a or not distinct]
+    wanted = [a for a in atoms if key(a) not in known and tr.varies(a)]
     if not wanted:
         return
     added = tr.sortable(wanted, select, ctx)
@@ -168,6 +178,13 @@ def _arguments(call: exp.Expr) -> tuple[list[exp.Expr], exp.Order | None, bool]:
     if separator is not None:
         arguments.append(separator)
     return arguments, order, distinct
+
+
+def _parts(argument: exp.Expr) -> list[exp.Expr]:
+    """An argument, or what it is made of if it has no type of its own."""
+    if isinstance(argument, exp.Variadic):
+        return _parts(argument.this)
+    return [p for item in row_items(argument) for p in _parts(item)] if is_row(argument) else [argument]
 
 
 def _set_order(call: exp.Expr, ordered: list[exp.Ordered]) -> None:

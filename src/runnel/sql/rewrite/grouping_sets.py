@@ -47,6 +47,9 @@ def _replace(query: exp.Query, ctx: Context) -> exp.Query:
     sets = grouping_sets(group)
     if len(sets) > _MOST_SETS:
         raise NotDifferentiable(f"{len(sets)} grouping sets in one GROUP BY")
+    if len(sets) > 1 and not all(tr.varies(k) for s in sets for k in s.values()):
+        # The select list repeats it in another spelling, so it could not be told from an equal constant.
+        raise NotDifferentiable("a constant as a key of grouping sets")
     upper = any(query.args.get(k) for k in ("distinct", "order", "limit", "offset")) or any(
         isinstance(n, exp.Window) for n in tr.block_nodes(query, "expressions")
     )

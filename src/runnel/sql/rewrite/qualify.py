@@ -40,6 +40,7 @@ class _Qualify:
             return
         for cte in query.ctes:
             self.query(cte.this, outer, merged)
+        _expand_values(query)
         _cross_joins(query)
         renamed = self._aliases(query, outer)
         inside = outer | {_alias(i) for i in tr.leaf_items(query)}
@@ -97,8 +98,7 @@ class _Qualify:
     def _open_join_alias(self, item: exp.Expr, select: exp.Select) -> None:
         """`(a JOIN b USING (k)) AS j` -> `(SELECT k, a.x, b.y FROM a JOIN b USING (k)) AS j`."""
         assert isinstance(item, exp.Subquery)
-        group = exp.Subquery(this=item.this, joins=item.args.get("joins"))
-        inner = exp.Select(expressions=[], from_=exp.From(this=group))
+        inner = exp.Select(expressions=[], from_=exp.From(this=exp.Subquery(this=item.this)))
         outputs = self._join_columns(item.this, select)
         for leaf in tr.leaf_items(inner):
             if tr.is_join_group(leaf):
@@ -109,7 +109,9 @@ class _Qualify:
         names += [c.name for c in outputs[len(names) :]]
         inner.set("expressions", [tr.named(c, n) for c, n in zip(outputs, names, strict=True)])
         _cross_joins(inner)
-        item.replace(tr.derived(inner, alias.name))
+        opened = tr.derived(inner, alias.name)
+        opened.set("joins", item.args.get("joins"))
+        item.replace(opened)
 
     def _join_columns(self, item: exp.Expr, select: exp.Select) -> list[exp.Column]:
         """The columns of a join, as `SELECT *` would give them."""
@@ -166,6 +168,15 @@ def _cte_columns(name: str, select: exp.Select) -> list[str]:
     return []
 
 
+def _expand_values(select: exp.Select) -> None:
+    """A bare VALUES list, as a member of a set operation, is parsed as `SELECT * FROM (VALUES ..)`."""
+    source = select.args.get("from_")
+    if source is None or not isinstance(source.this, exp.Values) or not select.is_star:
+        return
+    width = len(source.this.expressions[0].expressions)
+    select.set("expressions", [tr.column(f"column{i + 1}", _alias(source.this)) for i in range(width)])
+
+
 def _cross_joins(select: exp.Select) -> None:
     for join in tr.joins_of(select):
         if not any(join.args.get(k) for k in ("side", "kind", "on", "using", "method")):
@@ -202,10 +213,10 @@ def _positions(select: exp.Select) -> None:
 
 
 def _drop_orders(tree: exp.Query, ctx: Context) -> None:
-    """Remove ORDER BY where no LIMIT or OFFSET makes it matter."""
+    """Remove ORDER BY where neither LIMIT nor OFFSET nor ARRAY (..) makes it matter."""
     for query in list(tree.find_all(exp.Query)):
         order = query.args.get("order")
-        if order is None or query.args.get("limit") or query.args.get("offset"):
+        if order is None or query.args.get("limit") or query.args.get("offset") or tr.is_array_query(query):
             continue
         distinct = query.args.get("distinct") if isinstance(query, exp.Select) else None
         if isinstance(distinct, exp.Distinct) and distinct.args.get("on"):
@@ -213,8 +224,8 @@ def _drop_orders(tree: exp.Query, ctx: Context) -> None:
         nodes = list(tr.own_nodes(order))
         if any((name := tr.function_name(n)) and ctx.is_set_returning(name) for n in nodes):
             continue  # it multiplies rows
-        if feeds_aggregate(query) or isinstance(query.parent, exp.Array):
-            continue  # the order is that of an aggregate's input, or of ARRAY(SELECT ...)
+        if feeds_aggregate(query):
+            continue
         # An aggregate makes the block one group, even if only the order mentions it.
         if isinstance(query, exp.Select) and not query.args.get("group") and tr.aggregates(nodes, ctx):
             query.set("having", query.args.get("having") or exp.Having(this=exp.true()))

@@ -41,7 +41,7 @@ def _block(query: exp.Query, ctx: Context) -> exp.Query:
             select = _split(select, ctx)
         _move(select, place, _UPPER, _UPPER, ctx)
     order = select.args.get("order")
-    if order is not None and not select.args.get("limit") and not select.args.get("offset"):
+    if order is not None and not (select.args.get("limit") or select.args.get("offset") or tr.is_array_query(place)):
         distinct = select.args.get("distinct")
         if distinct is None or not distinct.args.get("on"):
             select.set("order", None)

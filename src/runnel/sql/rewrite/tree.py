@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import sqlglot
@@ -314,15 +315,35 @@ def column(name: str, table: str) -> exp.Column:
     return exp.Column(this=identifier(name), table=identifier(table))
 
 
+# sqlglot forgets a part of these types.
+_MISREAD = ("bit varying", "interval ")
+
+
 def typed(expression: exp.Expr, column: Column) -> exp.Expr:
     """The expression cast to a column's type, under its collation."""
-    to = exp.DataType.build(column.type.sql, dialect=Faithful, udt=True)
+    if column.type.sql.startswith(_MISREAD):
+        to = exp.DataType(this=exp.DType.USERDEFINED, kind=column.type.sql)
+    else:
+        to = exp.DataType.build(column.type.sql, dialect=Faithful, udt=True)
     bare = expression if isinstance(expression, exp.Null) else ex.group(expression)
     value: exp.Expr = exp.Cast(this=bare.copy(), to=to)
     if column.collation is not None:
-        collation = exp.to_identifier(column.collation.rsplit(".", 1)[-1].strip('"'), quoted=True)
-        value = exp.paren(exp.Collate(this=value, expression=collation), copy=False)
+        value = exp.paren(exp.Collate(this=value, expression=_collation(column.collation)), copy=False)
     return value
+
+
+def _collation(name: str) -> exp.Expr:
+    """A collation from its qualified name; built-in ones are printed without their schema, as PostgreSQL does."""
+    parts = [p.strip('"').replace('""', '"') for p in re.findall(r'"(?:[^"]|"")+"|[^."]+', name)]
+    schema, bare = parts
+    own = identifier(bare)
+    return own if schema == "pg_catalog" else exp.Dot(this=identifier(schema), expression=own)
+
+
+def is_array_query(query: exp.Query) -> bool:
+    """Whether a query stands in ARRAY (..), which keeps the order of its rows."""
+    parent = query.parent
+    return isinstance(parent, exp.Array) or (parent is not None and function_name(parent) == "array")
 
 
 def function_join(calls: Sequence[str], alias: str, columns: Sequence[str]) -> exp.Join:

@@ -65,14 +65,16 @@ def _break_ties(call: exp.Window, select: exp.Select, ctx: Context) -> None:
         return
     shown = tr.text(call.this).replace('"', "")
     if verdict == "leave":
-        ctx.note(
-            f"the result of {shown} OVER (..) depends on the order of ties, which its frame does not allow to decide"
-        )
+        ctx.note(f"the result of {shown} OVER (..) depends on the order of ties, which its frame leaves undecided")
         return
     names = ", ".join(tr.text(o.this).replace('"', "") for o in added)
     ctx.note(f"ORDER BY does not decide ties for {shown} OVER (..): they are broken by ({names})")
+    if verdict == "peers":
+        keys = [*(call.args.get("partition_by") or []), *(o.this for o in ordered)]
+        call.set("partition_by", [k.copy() for k in keys])
+        ordered = []
     call.set("order", exp.Order(expressions=[*ordered, *added]))
-    if verdict == "whole":
+    if verdict in ("whole", "peers"):
         spec = exp.WindowSpec(
             kind="ROWS", start="UNBOUNDED", start_side="PRECEDING", end="UNBOUNDED", end_side="FOLLOWING"
         )
@@ -80,7 +82,12 @@ def _break_ties(call: exp.Window, select: exp.Select, ctx: Context) -> None:
 
 
 def _verdict(name: str, spec: exp.Expr | None, ordered: bool, ctx: Context) -> str:
-    """keep: ties do not matter; refine: break them; whole: the same over a whole partition; leave: undecidable."""
+    """What to do about ties.
+
+    keep: they do not matter.   refine: break them.   whole: break them, over a frame that is the whole partition.
+    peers: the frame ends at the last peer, so `last_value(x) OVER (PARTITION BY p ORDER BY k)` takes the last row of
+    the partition (p, k).   leave: ties cannot be broken without changing the frame.
+    """
     if name in _BY_PEERS:
         return "keep"
     if name in _BY_ROWS:
@@ -100,6 +107,8 @@ def _verdict(name: str, spec: exp.Expr | None, ordered: bool, ctx: Context) -> s
         return "leave" if by_peers else "refine"
     if name == "first_value" and from_first and end == "CURRENT ROW" and not excludes:
         return "refine"
+    if name == "last_value" and ordered and end == "CURRENT ROW" and not excludes:
+        return "peers"
     return "leave" if sensitive else "keep"
 
 

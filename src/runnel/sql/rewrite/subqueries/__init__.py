@@ -22,8 +22,21 @@ from runnel.sql.rewrite.subqueries.scopes import clauses, has_query
 def rewrite(tree: exp.Query, ctx: Context) -> exp.Query:
     """Replace every subquery outside of FROM, and every LATERAL one."""
     tree = tree.copy()
+    _unwrap(tree)
     _Rewriter(ctx).query(tree)
     return tree
+
+
+def _unwrap(tree: exp.Query) -> None:
+    """`((SELECT ..))` in an expression -> `(SELECT ..)`, and an alias of one in a select list beside it."""
+    for node in list(tree.find_all(exp.Subquery)):
+        inner = node.this
+        if node.alias and isinstance(node.parent, exp.Select) and node.arg_key == "expressions":
+            node.replace(build.named(exp.Subquery(this=inner), node.alias))
+        if not isinstance(inner, exp.Subquery) or isinstance(node.parent, (exp.From, exp.Join, exp.Lateral)):
+            continue
+        if not any(n.alias or n.args.get("joins") for n in (node, inner)):
+            node.replace(inner)
 
 
 @dataclass
@@ -113,7 +126,9 @@ def _semi_joins(block: Block) -> None:
 def _is_semi_join(condition: exp.Expr) -> bool:
     if isinstance(condition, exp.Exists):
         return True
-    return isinstance(condition, exp.In) and membership.query_of(condition) is not None and not has_query(condition.this)
+    return (
+        isinstance(condition, exp.In) and membership.query_of(condition) is not None and not has_query(condition.this)
+    )
 
 
 def _replace_all(root: exp.Expr, block: Block) -> exp.Expr:
@@ -129,9 +144,11 @@ def _replace_all(root: exp.Expr, block: Block) -> exp.Expr:
         text = ex.pg(found)
         if text not in block.known:
             block.known[text] = _value(found, block)
-        replaced = block.known[text].copy()
-        parent = found.parent
-        found.replace(replaced if isinstance(parent, exp.Paren) or not isinstance(replaced, exp.Connector) else exp.paren(replaced))
+        replaced = build.wrap(block.known[text].copy())
+        if found is root and holder is None:
+            root.replace(replaced)
+            return replaced
+        found.replace(replaced)
         _simplify(replaced)
 
 
@@ -166,7 +183,9 @@ def _next(node: exp.Expr) -> exp.Expr | None:
 def _simplify(replaced: exp.Expr) -> None:
     """`NOT (x IS NOT NULL)` -> `x IS NULL`."""
     inner = replaced.unnest()
-    if not (isinstance(inner, exp.Not) and isinstance(inner.this, exp.Is) and isinstance(inner.this.expression, exp.Null)):
+    if not (
+        isinstance(inner, exp.Not) and isinstance(inner.this, exp.Is) and isinstance(inner.this.expression, exp.Null)
+    ):
         return
     node: exp.Expr | None = replaced
     while node is not None and isinstance(node.parent, exp.Paren):

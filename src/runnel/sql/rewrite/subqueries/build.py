@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterable
 from sqlglot import exp
 
 from runnel.plan import expr as ex
-from runnel.sql.rewrite.tree import column, derived, named  # noqa: F401
+from runnel.sql.rewrite.tree import column, derived, identifier
+
+__all__ = ["column", "derived"]
 
 PRESENT = "pgt_present"
+
+
+def named(expression: exp.Expr, name: str) -> exp.Alias:
+    """`expression AS name`, also for a subquery, which sqlglot would take for a derived table."""
+    return exp.Alias(this=expression.copy(), alias=identifier(name))
 
 
 def select(
@@ -38,7 +45,9 @@ def every(conditions: Iterable[exp.Expr]) -> exp.Expr | None:
 def wrap(condition: exp.Expr) -> exp.Expr:
     """In parentheses unless it is a name, a call or already in parentheses."""
     plain = (exp.Column, exp.Paren, exp.Func, exp.Boolean, exp.Literal)
-    return condition if isinstance(condition, plain) and not isinstance(condition, exp.Connector) else exp.paren(condition)
+    return (
+        condition if isinstance(condition, plain) and not isinstance(condition, exp.Connector) else exp.paren(condition)
+    )
 
 
 def set_where(query: exp.Select, conditions: Iterable[exp.Expr]) -> None:
@@ -108,6 +117,8 @@ def replace_columns(node: exp.Expr, change: Callable[[exp.Column], exp.Expr | No
         new = ex.group(new.copy())
         if found is node:
             return new
+        if isinstance(found.parent, exp.Select) and found.arg_key == "expressions":
+            new = named(new, found.name)
         found.replace(new)
     return node
 
@@ -115,3 +126,10 @@ def replace_columns(node: exp.Expr, change: Callable[[exp.Column], exp.Expr | No
 def varies(expression: exp.Expr) -> bool:
     """Whether an expression can differ from row to row (a constant in GROUP BY would be a position)."""
     return expression.find(exp.Column) is not None
+
+
+def bare(expression: exp.Expr) -> exp.Expr:
+    """Without parentheses; unlike `unnest`, a subquery stays one."""
+    while isinstance(expression, exp.Paren):
+        expression = expression.this
+    return expression

@@ -15,7 +15,7 @@ from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import build, flat
 from runnel.sql.rewrite.subqueries.block import Block
-from runnel.sql.rewrite.subqueries.scopes import Names, free_columns, has_query, item_names, name_of
+from runnel.sql.rewrite.subqueries.scopes import free_columns, has_query, item_names, name_of
 
 MESSAGE = "a subquery in the condition of an outer join"
 

@@ -335,7 +335,11 @@ def _constant_equality(condition: exp.Expr) -> exp.Expr | None:
         return None
     left, right = condition.this.unnest(), condition.expression.unnest()
     for inside, constant in ((left, right), (right, left)):
-        if isinstance(inside, exp.Column) and not build.varies(constant) and not isinstance(constant, (exp.Any, exp.All)):
+        if (
+            isinstance(inside, exp.Column)
+            and not build.varies(constant)
+            and not isinstance(constant, (exp.Any, exp.All))
+        ):
             return inside
     return None
 

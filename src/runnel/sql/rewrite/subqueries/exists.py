@@ -1,9 +1,9 @@
 """EXISTS -> a join with the distinct keys of the subquery.
 
-    WHERE EXISTS (SELECT 1 FROM i WHERE i.k = o.a)      ->  JOIN (SELECT DISTINCT i.k AS pgt_k0 FROM i) q ON q.pgt_k0 = o.a
-    NOT EXISTS (SELECT 1 FROM i WHERE i.k = o.a)        ->  LEFT JOIN (SELECT DISTINCT i.k AS pgt_k0, true AS pgt_present ..)
-                                                            and q.pgt_present IS NULL
-    EXISTS (SELECT 1 FROM i WHERE i.f)                  ->  CROSS JOIN (SELECT count(*) > 0 AS pgt_v FROM i WHERE i.f) q
+WHERE EXISTS (SELECT 1 FROM i WHERE i.k = o.a)      ->  JOIN (SELECT DISTINCT i.k AS pgt_k0 FROM i) q ON q.pgt_k0 = o.a
+NOT EXISTS (SELECT 1 FROM i WHERE i.k = o.a)        ->  LEFT JOIN (SELECT DISTINCT i.k AS pgt_k0, true AS pgt_present ..)
+                                                        and q.pgt_present IS NULL
+EXISTS (SELECT 1 FROM i WHERE i.f)                  ->  CROSS JOIN (SELECT count(*) > 0 AS pgt_v FROM i WHERE i.f) q
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Subqueries in HAVING or in the select list of a grouped block: the groups become a derived table first.
 
-    SELECT t.g, sum(t.x) FROM t GROUP BY t.g HAVING sum(t.x) > (SELECT ..)
-    ->  SELECT d.c0, d.c1 FROM (SELECT t.g AS c0, sum(t.x) AS c1 FROM t GROUP BY t.g) d WHERE d.c1 > (SELECT ..)
+SELECT t.g, sum(t.x) FROM t GROUP BY t.g HAVING sum(t.x) > (SELECT ..)
+->  SELECT d.c0, d.c1 FROM (SELECT t.g AS c0, sum(t.x) AS c1 FROM t GROUP BY t.g) d WHERE d.c1 > (SELECT ..)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def split(select: exp.Select, ctx: Context) -> None:
     group = select.args.get("group")
     if not (group or having or calls):
         return
-    keys = [k.unnest() for k in group.expressions] if group is not None else []
+    keys = [build.bare(k) for k in group.expressions] if group is not None else []
     collector = _Collector(ctx.fresh("g"), keys, {id(c) for c in calls}, defined_by(select))
     if not any(collector.concerns(p) for p in parts):
         return
@@ -39,7 +39,9 @@ def split(select: exp.Select, ctx: Context) -> None:
         inner.set("having", exp.Having(this=kept))
     # Order matters: aggregates are recognised as nodes of the tree, so nothing is copied before it is visited.
     where = [collector.visit(c) for c in conditions if has_query(c)]
-    items = [exp.Alias(this=collector.visit(e.unalias()), alias=tr.identifier(e.alias_or_name)) for e in select.expressions]
+    items = [
+        exp.Alias(this=collector.visit(e.unalias()), alias=tr.identifier(e.alias_or_name)) for e in select.expressions
+    ]
     for clause in ("order", "distinct"):
         if select.args.get(clause):
             collector.visit(select.args[clause])

@@ -71,9 +71,7 @@ def _replace(block: Block, number: int, join: exp.Join) -> int:
     return number
 
 
-def _join(
-    block: Block, query: exp.Query, names: list[str], alias: str, side: str, conditions: list[exp.Expr]
-) -> None:
+def _join(block: Block, query: exp.Query, names: list[str], alias: str, side: str, conditions: list[exp.Expr]) -> None:
     limited = query.args.get("limit") or query.args.get("offset")
     if isinstance(query, exp.Select) and not limited:
         if queries.is_scalar_aggregate(query, block.ctx):
@@ -153,7 +151,9 @@ def _open(
     flat.move_to_where(select, lambda c: not is_closed(c, outer, local))
     parts = split(build.where_of(select), local, outer)
     bare = exp.Select(
-        expressions=[exp.Literal.number(1)], from_=select.args["from_"].copy(), joins=[j.copy() for j in select.args.get("joins") or []]
+        expressions=[exp.Literal.number(1)],
+        from_=select.args["from_"].copy(),
+        joins=[j.copy() for j in select.args.get("joins") or []],
     )
     if not is_closed(bare, outer) or (side == "LEFT" and not all(_compares(c, local) for c in parts.mixed)):
         return False
@@ -216,5 +216,7 @@ def _compares(condition: exp.Expr, local: frozenset[str]) -> bool:
     """Whether a condition compares something inside with something outside."""
     if not isinstance(condition, (exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NEQ, exp.EQ)) or has_query(condition):
         return False
-    sides = [{name_of(c) in local for c in side.find_all(exp.Column)} for side in (condition.this, condition.expression)]
+    sides = [
+        {name_of(c) in local for c in side.find_all(exp.Column)} for side in (condition.this, condition.expression)
+    ]
     return all(len(s) == 1 for s in sides)

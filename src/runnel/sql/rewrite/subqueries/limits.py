@@ -1,8 +1,8 @@
 """ORDER BY .. LIMIT n OFFSET m of a correlated subquery: rows are numbered per key.
 
-    SELECT i.v FROM i WHERE i.k = o.a ORDER BY i.t LIMIT 2
-    ->  SELECT n.v, n.k FROM (SELECT i.v, i.k, row_number() OVER (PARTITION BY i.k ORDER BY i.t) AS r FROM i) n
-        WHERE n.r <= 2
+SELECT i.v FROM i WHERE i.k = o.a ORDER BY i.t LIMIT 2
+->  SELECT n.v, n.k FROM (SELECT i.v, i.k, row_number() OVER (PARTITION BY i.k ORDER BY i.t) AS r FROM i) n
+    WHERE n.r <= 2
 """
 
 from __future__ import annotations

@@ -157,8 +157,10 @@ def _matches_constant(found: Detached, operands: list[exp.Expr], block: Block) -
     ]
     build.add_where(shell, same)
     shell.set("expressions", [exp.Literal.number(1)])
-    return exists.value(shell, block) if not found.gate else exp.paren(
-        build.every([exists.value(shell, block), build.is_true(found.gate)])
+    return (
+        exists.value(shell, block)
+        if not found.gate
+        else exp.paren(build.every([exists.value(shell, block), build.is_true(found.gate)]))
     )
 
 

@@ -1,9 +1,9 @@
 """A subquery used as a value -> a column of a joined derived table.
 
-    (SELECT max(i.v) FROM i WHERE i.k = o.a)            ->  LEFT JOIN (SELECT i.k, max(i.v) .. GROUP BY i.k) q
-    (SELECT i.v FROM i WHERE i.id = o.a), a unique id   ->  LEFT JOIN (SELECT i.v, i.id FROM i) q
-    (SELECT i.v FROM i WHERE i.k = o.a)                 ->  LEFT JOIN (SELECT i.k, least(count(*), 2) AS n, any_value(i.v) ..)
-                                                            and pgtrickle._single(q.n, q.v), which raises for n > 1
+(SELECT max(i.v) FROM i WHERE i.k = o.a)            ->  LEFT JOIN (SELECT i.k, max(i.v) .. GROUP BY i.k) q
+(SELECT i.v FROM i WHERE i.id = o.a), a unique id   ->  LEFT JOIN (SELECT i.v, i.id FROM i) q
+(SELECT i.v FROM i WHERE i.k = o.a)                 ->  LEFT JOIN (SELECT i.k, least(count(*), 2) AS n, any_value(i.v) ..)
+                                                        and pgtrickle._single(q.n, q.v), which raises for n > 1
 """
 
 from __future__ import annotations
