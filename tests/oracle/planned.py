@@ -28,7 +28,7 @@ from tests.oracle.reduce import simpler_queries
 from tests.oracle.samples import laid, sample
 from tests.oracle.scenario import Scenario, mentions
 
-SHORTEN_SECONDS = 15
+SHORTEN_SECONDS = 8
 
 
 @dataclass
@@ -38,6 +38,7 @@ class Outcome:
     planned: Counter[str] = field(default_factory=Counter)
     count: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    slowest: tuple[float, str] = (0.0, "")
     shortest: dict[str, tuple[str, Scenario]] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -48,6 +49,7 @@ class Outcome:
             used = [t for t in scenario.tables if t.startswith("CREATE") and mentions(query, t.split()[2])]
             used += [f"{name} is {text}" for name, text in scenario.streams.items() if mentions(query, name)]
             lines += [f"\n{times} x {reason}", f"    {query}", *(f"    -- {t}" for t in used)]
+        lines.append(f"\nthe slowest took {self.slowest[0]:.1f} s: {self.slowest[1]}")
         return "\n".join([*lines, "\noperators in planned queries:", table_of(self.planned)])
 
 
@@ -80,7 +82,9 @@ def plan(conn: psycopg.Connection, scenario: Scenario, outcome: Outcome) -> None
     with laid(conn, scenario, "planned"):
         for name, query in scenario.streams.items():
             outcome.count += 1
+            started = time.monotonic()
             reason = _reason(conn, query, scenario.time_zone)
+            outcome.slowest = max(outcome.slowest, (time.monotonic() - started, query))
             if reason is None:
                 outcome.planned.update(operators(query))
             else:
@@ -111,10 +115,19 @@ def shorten(conn: psycopg.Connection, reason: str, outcome: Outcome) -> None:
         while progress and time.monotonic() < until:
             progress = False
             for text in simpler_queries(query):
-                if len(text) < len(query) and _reason(conn, text, scenario.time_zone) == reason:
+                shorter = len(text) < len(query) and _is_valid(conn, text)
+                if shorter and _reason(conn, text, scenario.time_zone) == reason:
                     query, progress = text, True
                     break
     outcome.shortest[reason] = (query, scenario)
+
+
+def _is_valid(conn: psycopg.Connection, query: str) -> bool:
+    try:
+        conn.execute(f"EXPLAIN {query}".encode())
+    except psycopg.Error:
+        return False
+    return True
 
 
 def _reason(conn: psycopg.Connection, query: str, time_zone: str) -> str | None:
