@@ -103,6 +103,8 @@ def _soak(oracle: Oracle, seconds: float, first: int, most_failures: int) -> int
     spent = time.monotonic() - started
     print(f"\n{oracle.figures}\nin {spent:.0f} s, batches {first} to {number - 1}: {len(failures)} failures")
     print(f"stream tables per operator:\n{table_of(oracle.figures.operators)}")
+    for reason, times in oracle.figures.refusals.most_common():
+        print(f"  {times} refused: {reason}")
     for batch, text in failures:
         print(f"  batch {batch}: {text.splitlines()[0]}")
     return 1 if failures else 0

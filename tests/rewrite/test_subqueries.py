@@ -14,6 +14,7 @@ from sqlglot import exp
 from runnel.plan.expr import pg
 from runnel.server.embedded import EmbeddedServer
 from runnel.sql.describe import describe, scratch
+from runnel.sql.draft import NotDifferentiable
 from runnel.sql.parse import parse_query
 from runnel.sql.rewrite import qualify, subqueries
 from runnel.sql.rewrite import tree as tr
