@@ -24,7 +24,11 @@ def item(text: str, *own: str) -> exp.Expr:
     assert tree is not None
     mark_aggregates(tree, frozenset(own))
     # Marks and shapes must outlive what rewrites do.
-    return ex.rewrite(tree, lambda node: None).copy().expressions[0]
+    kept = ex.rewrite(tree, lambda node: None).copy()
+    assert isinstance(kept, exp.Select)
+    (expression,) = kept.expressions
+    assert isinstance(expression, exp.Expr)
+    return expression
 
 
 @pytest.mark.parametrize(

@@ -5,43 +5,14 @@ from __future__ import annotations
 import psycopg
 
 from runnel.apply.counters import counter_columns
-from runnel.apply.load import load_columns
-from runnel.apply.output import output_columns, table_hash
+from runnel.apply.output import table_hash
 from runnel.apply.partitions import key_hash
-from runnel.apply.recursion import create_walk
 from runnel.apply.tables import StageTables, typed
 from runnel.model.names import quote
-from runnel.plan.stage import Bag, GroupHead, PartitionHead, RecursiveHead, Stage
+from runnel.plan.stage import Bag, GroupHead, Stage
 
 # Types short enough for every value to fit into a B-tree entry, so that min and max are one index probe.
 _SHORT = ("int", "numeric", "float", "bool", "date", "timestamp", "timestamptz", "uuid", "enum")
-
-
-def create_temporary(conn: psycopg.Connection, stage: Stage, tables: StageTables, owner: str) -> None:
-    """The stage's temporary tables; they live as long as the session and are emptied by every commit."""
-    specs = {
-        tables.load: [definition for _, definition in load_columns(stage)],
-        tables.delta: [
-            *(typed(n, t, c.collation) for (n, t), c in zip(output_columns(stage), stage.columns, strict=True)),
-            "w int8",
-        ],
-    }
-    if isinstance(stage.head, GroupHead):
-        keys = key_definitions(stage.head)
-        counters = [f"{c} numeric" for c in counter_columns(stage.head)]
-        specs[tables.touched] = ["h int8", *keys, "n int8", *counters]
-        for i, bag in enumerate(stage.head.bags):
-            specs[tables.bag_touched(i)] = ["h int8", "vh int8", *keys, *value_definitions(bag), "n int8"]
-    if isinstance(stage.head, PartitionHead):
-        keys = [typed(f"k{i}", k.type, k.collation) for i, k in enumerate(stage.head.keys)]
-        specs[tables.touched] = ["h int8", *keys]
-    for name, columns in specs.items():
-        conn.execute(f"DROP TABLE IF EXISTS {name}".encode())
-        bare = name.removeprefix("pg_temp.")
-        conn.execute(f"CREATE TEMP TABLE {bare} ({', '.join(columns)}) ON COMMIT DELETE ROWS".encode())
-        conn.execute(f"GRANT ALL ON {name} TO {quote(owner)}".encode())
-    if isinstance(stage.head, RecursiveHead):
-        create_walk(conn, stage, tables, owner)
 
 
 def key_definitions(head: GroupHead) -> list[str]:

@@ -29,8 +29,7 @@ def carried_name(branch: int, position: int) -> str:
 
 
 def load(conn: psycopg.Connection, stage: Stage, tables: StageTables, rows: pa.Table) -> None:
-    """Replace the load table's rows."""
-    conn.execute(f"TRUNCATE {tables.load}".encode())
+    """Fill the load table."""
     if rows.num_rows:
         write_arrow(conn, rows, tables.load, rows.column_names)
 

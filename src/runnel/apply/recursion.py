@@ -68,7 +68,7 @@ def create_walk(conn: psycopg.Connection, stage: Stage, tables: StageTables, own
     columns += ["w numeric", "round int4", "h int8"]
     bare = name.removeprefix("pg_temp.")
     conn.execute(f"DROP TABLE IF EXISTS {name}".encode())
-    conn.execute(f"CREATE TEMP TABLE {bare} ({', '.join(columns)}) ON COMMIT DELETE ROWS".encode())
+    conn.execute(f"CREATE TEMP TABLE {bare} ({', '.join(columns)})".encode())
     conn.execute(f"CREATE INDEX ON {name} (round)".encode())
     conn.execute(f"CREATE INDEX ON {name} (h)".encode())
     conn.execute(f"GRANT ALL ON {name} TO {quote(owner)}".encode())

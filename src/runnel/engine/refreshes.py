@@ -12,6 +12,7 @@ from functools import partial
 import psycopg
 
 from runnel.apply.output import OutputDrift
+from runnel.apply.scratch import Scratch
 from runnel.catalog import store
 from runnel.catalog.rows import Refresh, StreamTable
 from runnel.engine.registry import Registry, position, ready
@@ -59,7 +60,7 @@ class Refresher:
     role_oid: int
     on_event: Callable[[str], None]
     statistics: Statistics = field(default_factory=Statistics)
-    prepared: set[tuple[int, str]] = field(default_factory=set)
+    scratch: Scratch = field(default_factory=Scratch)
 
     def refresh_unit(
         self, members: Sequence[int], initiated_by: str, *, force_full: str | None = None
@@ -124,7 +125,7 @@ class Refresher:
                 tables = self._compiled(members)
                 transaction = RefreshTransaction(
                     self.conn, self.dsn, self.sessions, self.role,
-                    {i: r.version for i, r in rows.items()}, self.statistics, self.prepared,
+                    {i: r.version for i, r in rows.items()}, self.statistics, self.scratch,
                 )  # fmt: skip
                 for table in tables:
                     current = table.id
@@ -140,11 +141,11 @@ class Refresher:
                 outcome.timings["commit"] = round((time.perf_counter() - committing) * 1000, 3)
         except (psycopg.OperationalError, psycopg.InternalError, RefreshFailed):
             # The connection or the server is gone, or broken: nothing is wrong with the table.
-            self.prepared.clear()
+            self.scratch.forget()
             raise
         except Exception as error:
             # Temporary tables made in the lost transaction are lost with it.
-            self.prepared.clear()
+            self.scratch.forget()
             raise RefreshFailed(current, error) from error
         finally:
             if not self.conn.closed:

@@ -21,6 +21,7 @@ from runnel.apply.load import inputs_sql, load, load_query
 from runnel.apply.output import apply_delta, consolidate_sql, difference_sql, write_log
 from runnel.apply.partitions import all_rows_sql, recompute_partitions, touch_partitions
 from runnel.apply.recursion import build_recursion, merge_recursion
+from runnel.apply.scratch import Scratch
 from runnel.apply.tables import TEXTUAL, StageTables
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import Frontier
@@ -57,8 +58,7 @@ class RefreshTransaction:
     versions: dict[int, int]
     """Current version of every stream table; moved as this transaction refreshes them."""
     statistics: Statistics = field(default_factory=Statistics)
-    prepared: set[tuple[int, str]] = field(default_factory=set)
-    """Temporary tables that exist in this session, by stream table and shape."""
+    scratch: Scratch = field(default_factory=Scratch)
     fresh: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class RefreshTransaction:
         if table.owner != self.engine_role:
             check_attached(self.conn, table.name, table.relid, table.sources)
             check_readable(self.conn, table.owner, table.sources)
-        self._prepare(table)
+        self.scratch.prepare(self.conn, table.id, [(s, table.tables(s)) for s in table.stages], table.owner)
         with self._as_owner(table) as role:
             access = LeafAccess(
                 self.conn, self.dsn, self.sessions, table, role, Clock(position.frontier.clock, self.at.now),
@@ -166,6 +166,7 @@ class RefreshTransaction:
                         source = table.tables_at(stage.head.source.index)
                         recompute_partitions(self.conn, stage, tables, source)
             elif isinstance(stage.head, RecursiveHead):
+                self.scratch.use(table.id, [stage.index])
                 with steps("merge"):
                     changed = merge_recursion(self.conn, stage, tables, table.tables_at)
             else:
@@ -176,6 +177,8 @@ class RefreshTransaction:
                             merge_groups(self.conn, stage, tables)
                         else:
                             self.conn.execute(f"INSERT INTO {tables.delta} {_rows_sql(table, stage)}".encode())
+            if changed:
+                self.scratch.use(table.id, [stage.index])
             if changed and not table.is_last(stage):
                 with steps("merge"):
                     self._hand_on(table, stage, access)
@@ -227,11 +230,13 @@ class RefreshTransaction:
         access.moved.add(stage.index)
         for reader in table.stages[stage.index + 1 :]:
             if isinstance(reader.head, PartitionHead) and reader.head.source.index == stage.index:
+                self.scratch.use(table.id, [reader.index])
                 touch_partitions(self.conn, reader, table.tables(reader), tables)
         apply_delta(self.conn, stage, tables)
 
     def _rebuild(self, table: Maintained, access: LeafAccess, counters: Counters, steps: Steps) -> bool:
         """Recompute every stage on Spark; the result's rows that differ become its delta."""
+        self.scratch.use(table.id, [stage.index for stage in table.stages])
         for stage in table.stages:
             tables, last = table.tables(stage), table.is_last(stage)
             if stage.branches:
@@ -267,6 +272,7 @@ class RefreshTransaction:
         """Queries that have no plan: PostgreSQL evaluates them, and only the difference is written."""
         (stage,) = table.stages
         tables = table.tables(stage)
+        self.scratch.use(table.id, [stage.index])
         names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
         with steps("query"):
             delta = difference_sql(stage, tables, f"SELECT * FROM ({table.query}) AS q({names})")
@@ -324,15 +330,6 @@ class RefreshTransaction:
         self.conn.execute("RESET ROLE")
         yield
         self.conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(table.owner)))
-
-    def _prepare(self, table: Maintained) -> None:
-        key = (table.id, f"{hash(table.stages)}")
-        if key in self.prepared:
-            return
-        for stage in table.stages:
-            # The engine owns them, not the table's owner, whose DROP OWNED would take them from a running session.
-            ddl.create_temporary(self.conn, stage, table.tables(stage), table.owner)
-        self.prepared.add(key)
 
     def _attributes(self, table: Maintained) -> dict[int, dict[str, int]]:
         """Attribute numbers of captured columns; a column that capture has lost is drift."""

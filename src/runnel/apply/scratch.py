@@ -1,0 +1,111 @@
+"""The temporary tables of refreshes: made once per session, emptied before they are used again.
+
+ON COMMIT DELETE ROWS would be simpler, but PostgreSQL then empties all such tables of the session at every commit: with
+a hundred stream tables each commit would cost as much as the refresh. So rows stay until the same stream table is
+refreshed again, and only the tables that were used are emptied. Nothing vacuums a temporary table; deleted rows are
+counted, and when there are many the table is truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import psycopg
+
+from runnel.apply.counters import counter_columns
+from runnel.apply.ddl import key_definitions, value_definitions
+from runnel.apply.load import load_columns
+from runnel.apply.output import output_columns
+from runnel.apply.recursion import create_walk, walk_table
+from runnel.apply.tables import StageTables, typed
+from runnel.model.names import quote
+from runnel.plan.stage import GroupHead, PartitionHead, RecursiveHead, Stage
+
+_TRUNCATE_AFTER = 5_000
+
+Places = Sequence[tuple[Stage, StageTables]]
+
+
+@dataclass
+class Scratch:
+    """The temporary tables of one session."""
+
+    _made: dict[int, object] = field(default_factory=dict)
+    """Per stream table the shape of its stages, for which its tables were made."""
+    _used: dict[int, set[int]] = field(default_factory=dict)
+    """Per stream table the stages whose tables may hold rows."""
+    _dead: dict[str, int] = field(default_factory=dict)
+    """Rows deleted from a table since it was last truncated."""
+
+    def prepare(self, conn: psycopg.Connection, pgt_id: int, places: Places, owner: str) -> None:
+        """Make a stream table's temporary tables, or empty those that were used."""
+        shape = tuple(stage for stage, _ in places)
+        if self._made.get(pgt_id) == shape:
+            used = self._used.setdefault(pgt_id, set())
+            self._empty(conn, [n for stage, tables in places if stage.index in used for n in _names(stage, tables)])
+        else:
+            for stage, tables in places:
+                # The engine owns them, not the table's owner, whose DROP OWNED would take them from a running session.
+                _create(conn, stage, tables, owner)
+            self._made[pgt_id] = shape
+        self._used[pgt_id] = set()
+
+    def use(self, pgt_id: int, stages: Iterable[int]) -> None:
+        """Remember that tables of these stages are about to be filled."""
+        self._used.setdefault(pgt_id, set()).update(stages)
+
+    def forget(self) -> None:
+        """The session is gone, or was rolled back to before its tables were made."""
+        self._made.clear()
+        self._used.clear()
+        self._dead.clear()
+
+    def _empty(self, conn: psycopg.Connection, names: list[str]) -> None:
+        if not names:
+            return
+        deletes = ", ".join(f"d{i} AS (DELETE FROM {name} RETURNING 1)" for i, name in enumerate(names))
+        counts = ", ".join(f"(SELECT count(*) FROM d{i})" for i in range(len(names)))
+        row = conn.execute(f"WITH {deletes} SELECT {counts}".encode()).fetchone()
+        assert row is not None
+        for name, deleted in zip(names, row, strict=True):
+            self._dead[name] = self._dead.get(name, 0) + deleted
+        worn = [n for n in names if self._dead[n] > _TRUNCATE_AFTER]
+        if worn:
+            conn.execute(f"TRUNCATE {', '.join(worn)}".encode())
+            self._dead.update(dict.fromkeys(worn, 0))
+
+
+def _specs(stage: Stage, tables: StageTables) -> dict[str, list[str]]:
+    """(name, column definitions) of a stage's temporary tables."""
+    specs = {
+        tables.load: [definition for _, definition in load_columns(stage)],
+        tables.delta: [
+            *(typed(n, t, c.collation) for (n, t), c in zip(output_columns(stage), stage.columns, strict=True)),
+            "w int8",
+        ],
+    }
+    if isinstance(stage.head, GroupHead):
+        keys = key_definitions(stage.head)
+        counters = [f"{c} numeric" for c in counter_columns(stage.head)]
+        specs[tables.touched] = ["h int8", *keys, "n int8", *counters]
+        for i, bag in enumerate(stage.head.bags):
+            specs[tables.bag_touched(i)] = ["h int8", "vh int8", *keys, *value_definitions(bag), "n int8"]
+    if isinstance(stage.head, PartitionHead):
+        keys = [typed(f"k{i}", k.type, k.collation) for i, k in enumerate(stage.head.keys)]
+        specs[tables.touched] = ["h int8", *keys]
+    return specs
+
+
+def _names(stage: Stage, tables: StageTables) -> list[str]:
+    walk = [walk_table(tables)] if isinstance(stage.head, RecursiveHead) else []
+    return [*_specs(stage, tables), *walk]
+
+
+def _create(conn: psycopg.Connection, stage: Stage, tables: StageTables, owner: str) -> None:
+    for name, columns in _specs(stage, tables).items():
+        conn.execute(f"DROP TABLE IF EXISTS {name}".encode())
+        conn.execute(f"CREATE TEMP TABLE {name.removeprefix('pg_temp.')} ({', '.join(columns)})".encode())
+        conn.execute(f"GRANT ALL ON {name} TO {quote(owner)}".encode())
+    if isinstance(stage.head, RecursiveHead):
+        create_walk(conn, stage, tables, owner)
