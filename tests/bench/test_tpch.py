@@ -32,8 +32,9 @@ def test_all_queries_are_maintained_by_deltas(dsn: str, engine: runnel.Engine) -
         actions = conn.execute("SELECT DISTINCT action, status FROM pgtrickle.pgt_refresh_history").fetchall()
     assert not results.failed
     assert set(actions) == {("INITIAL", "COMPLETED"), ("DIFFERENTIAL", "COMPLETED")}
-    # Created and after each round; and each round has reached every query that reads what it changed.
+    # Created and after each round.
     assert {each.verified for each in results.queries.values()} == {3}
-    assert all(each.rounds[everything.name][0].changes for each in results.queries.values())
-    moved = sum(bool(each.rounds[everything.name][0].inserted) for each in results.queries.values())
-    assert moved >= 15, "the changes hardly reach the results"
+    # Every query reads something that changed, and for most of them it matters.
+    samples = [each.rounds[everything.name][0] for each in results.queries.values()]
+    assert all(sample.changes and sample.rows_read for sample in samples)
+    assert sum(bool(sample.inserted or sample.deleted) for sample in samples) >= 12

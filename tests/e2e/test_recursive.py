@@ -33,6 +33,7 @@ def test_an_organisation_chart_follows_hires_moves_and_dismissals(
 ) -> None:
     script(db, STAFF)
     stream("chart", CHART)
+    assert "Recursion chart (UNION ALL)" in client.explain("chart")
     for change in (
         "INSERT INTO staff VALUES (40, 31, 'forty', 1), (41, 40, 'forty-one', 2)",
         "UPDATE staff SET boss = 15 WHERE id = 2",
@@ -238,9 +239,10 @@ def test_truncate_rebuilds_and_an_empty_start_stays_empty(
 ) -> None:
     script(db, "CREATE TABLE edges (src int, dst int)")
     stream("reach", REACH)
+    stream("anew", REACH, mode="FULL")
     assert rows(db, "SELECT * FROM reach") == []
     db.execute("INSERT INTO edges VALUES (1, 2), (2, 1), (2, 3)")
-    check("reach")
+    check("reach", "anew")
     db.execute("TRUNCATE edges")
     check("reach")
     assert rows(db, "SELECT * FROM reach") == []

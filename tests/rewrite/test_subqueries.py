@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a query reads best on one line
 """Every query runs next to its rewrite, over random rows with NULLs and duplicates and over empty tables."""
 
 from __future__ import annotations
@@ -184,6 +185,10 @@ SCALAR = [
     "SELECT o.a + 1 AS q, sum(o.b) AS n FROM o GROUP BY o.a + 1 HAVING EXISTS (SELECT 1 FROM i WHERE i.k = sum(o.b))"
     " AND sum(o.b) > 0",
     "SELECT sum(o.b) - (SELECT count(*) FROM i) AS x FROM o",
+    "SELECT o.a, rank() OVER w AS r, (SELECT max(k) FROM i) AS m FROM o GROUP BY o.a WINDOW w AS (ORDER BY count(*), sum(o.b))",
+    "SELECT o.id, ARRAY[(SELECT max(i.v) FROM i WHERE i.k = o.a), o.b] AS x FROM o",
+    "SELECT o.id, row_number() OVER (ORDER BY o.a, o.id) AS n, (SELECT count(*) FROM i WHERE i.k = o.a) AS x FROM o",
+    "WITH RECURSIVE r AS (SELECT o.id, o.a FROM o UNION SELECT r.id, r.a + 1 FROM r WHERE r.a < 3) SELECT r.id, (SELECT count(*) FROM i WHERE i.k = r.a) AS n FROM r",
     "SELECT sum(o.b) AS x FROM o HAVING sum(o.b) > (SELECT min(k) FROM i)",
     "SELECT 1 AS x FROM o HAVING EXISTS (SELECT 1 FROM i)",
     "SELECT o.id, o.s, count(*) AS n FROM o JOIN j ON j.k = o.a GROUP BY o.id HAVING count(*) >= (SELECT min(k) FROM i)",
@@ -271,6 +276,8 @@ LATERAL = [
     "SELECT o.id, l.r, l.v FROM o, LATERAL (SELECT i.v, rank() OVER (ORDER BY i.v) AS r FROM i WHERE i.k = o.a) l",
     "SELECT o.b, sum(l.c) AS s FROM o, LATERAL (SELECT count(*) AS c FROM i WHERE i.k = o.a) l GROUP BY o.b",
     "SELECT o.id, l.v FROM o CROSS JOIN LATERAL (SELECT e.v FROM e) l",
+    "SELECT o.id, l.* FROM o, LATERAL (SELECT i.id AS x FROM i ORDER BY abs(i.k - o.a), i.id LIMIT 2) l",
+    "SELECT o.id, l.v, m.v AS w FROM o LEFT JOIN LATERAL (SELECT i.v FROM i WHERE i.k = o.a) l ON true LEFT JOIN LATERAL (SELECT j.v FROM j WHERE j.k = l.v AND j.v > o.b) m ON true",
     "SELECT o.id, l.x FROM o, LATERAL (SELECT (SELECT max(j.v) FROM j WHERE j.k = i.v) AS x FROM i WHERE i.k = o.a) l",
 ]  # fmt: skip
 
@@ -367,3 +374,92 @@ def test_the_meaning_stays(conn: psycopg.Connection, query: str) -> None:
     for seed in range(7):
         fill(conn, seed)
         compare(conn, pair)
+
+
+def test_a_query_without_subqueries_is_left_alone(conn: psycopg.Connection) -> None:
+    ctx = context(conn)
+    tree = parse_query(
+        "SELECT o.id FROM public.o AS o, public.i AS i LEFT JOIN public.j AS j ON j.k = i.k WHERE i.k = o.a"
+    )
+    assert tree is not None
+    assert subqueries.rewrite(tree, ctx) == tree
+
+
+def test_a_second_row_raises_where_the_value_is_used(conn: psycopg.Connection) -> None:
+    pair = rewritten(conn, "SELECT o.id, CASE WHEN o.b > 0 THEN (SELECT i.v FROM i WHERE i.k = o.a) END AS x FROM o")
+    conn.execute("DELETE FROM o; DELETE FROM i; INSERT INTO i (id, k, v) VALUES (1, 1, 5), (2, 2, 6), (3, 2, 7)")
+    conn.execute("INSERT INTO o (id, a, b) VALUES (1, 1, 1), (2, 2, 0), (3, 3, 1)")
+    compare(conn, pair)
+    conn.execute("INSERT INTO o (id, a, b) VALUES (4, 2, 1)")
+    with pytest.raises(psycopg.errors.CardinalityViolation):
+        conn.execute(pair.text.encode()).fetchall()
+
+
+FORMS = [
+    # A condition that has to hold joins distinct keys, and nothing is padded.
+    (EXISTS[0], ["JOIN (SELECT DISTINCT"], ["LEFT JOIN", "pgt_present"]),
+    (MEMBERSHIP[0], ["JOIN (SELECT DISTINCT"], ["LEFT JOIN", "BOOL_OR"]),
+    (EXISTS[2], ["LEFT JOIN (SELECT DISTINCT", '"pgt_present" IS NULL'], ["NOT"]),
+    # A domain below DISTINCT needs no DISTINCT of its own, and NULL cannot match a comparison.
+    ("SELECT * FROM o WHERE NOT EXISTS (SELECT 1 FROM i WHERE i.k = o.a AND i.v <> o.b)",
+     ['FROM (SELECT "o"."a" AS "pgt_d0", "o"."b" AS "pgt_d1" FROM "public"."o" AS "o") AS'], ["IS NOT DISTINCT FROM"]),
+    ("SELECT o.id, (SELECT count(*) FROM i WHERE i.k IS DISTINCT FROM o.a) AS y FROM o",
+     ['(SELECT DISTINCT "o"."a" AS "pgt_d0"', "IS NOT DISTINCT FROM"], []),
+    # An aggregate with equalities is grouped by them, without a domain.
+    ("SELECT * FROM o WHERE o.b < (SELECT 0.2 * avg(i.v) FROM i WHERE i.k = o.a)", ['GROUP BY "i"."k"'], ["pgt_d"]),
+    # A unique key gives one row: the table is joined as it is.
+    ("SELECT o.id, (SELECT i.v FROM i WHERE i.id = o.a) AS x FROM o", ['LEFT JOIN (SELECT "i"."v"'], ["_single", "COUNT"]),
+    # Values that are never NULL need no second derived table.
+    ("SELECT * FROM o WHERE o.id NOT IN (SELECT i.id FROM i)", ['"pgt_present" IS NULL'], ["BOOL_OR", "CASE"]),
+    ("SELECT o.id, v.c FROM o, LATERAL (VALUES (o.a), (o.b)) v(c)", ["(VALUES (1), (2))"], ["UNION", "DISTINCT"]),
+    ("SELECT o.id, l.x FROM o, LATERAL (SELECT o.a + o.b AS x) l", [], ["JOIN", "LATERAL"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "there", "absent"), FORMS)
+def test_the_form_is_cheap(conn: psycopg.Connection, query: str, there: list[str], absent: list[str]) -> None:
+    text = rewritten(conn, query).text
+    for part in there:
+        assert part in text
+    for part in absent:
+        assert part not in text
+
+
+def test_the_same_subquery_is_joined_once(conn: psycopg.Connection) -> None:
+    value = "(SELECT max(i.v) FROM i WHERE i.k = o.a)"
+    text = rewritten(conn, f"SELECT {value} AS x, {value} + 1 AS y FROM o WHERE {value} > 0").text
+    assert text.count("LEFT JOIN") == 1
+
+
+REFUSED = [
+    ("SELECT o.id FROM o LEFT JOIN i ON i.k = o.a AND EXISTS (SELECT 1 FROM j WHERE j.k = i.v + o.b)",
+     "a subquery in the condition of an outer join"),
+    ("SELECT o.id FROM o FULL JOIN i ON i.k = o.a AND i.v = (SELECT max(k) FROM j)",
+     "a subquery in the condition of an outer join"),
+    ("SELECT o.id FROM o LEFT JOIN (i JOIN j ON j.k = i.v AND j.v IN (SELECT k FROM e)) ON i.k = o.a",
+     "a subquery in the condition of an outer join"),
+    ("SELECT o.id FROM o ORDER BY o.id LIMIT (SELECT max(k) FROM i)", "a subquery in LIMIT"),
+    ("SELECT g FROM generate_series(1, (SELECT max(k) FROM i)) g", "a subquery in an argument of a function in FROM"),
+    ("SELECT v.a FROM (VALUES ((SELECT max(k) FROM i)), (2)) v(a)", "a subquery in VALUES"),
+    ("SELECT o.id FROM o WHERE (o.a, o.b) = (SELECT i.k, i.v FROM i WHERE i.id = o.id)",
+     "a subquery of several columns used as a value"),
+    ("SELECT o.id, l.v FROM o, LATERAL (SELECT i.v FROM i WHERE i.k = o.a ORDER BY i.id LIMIT o.b) l",
+     "LIMIT with an expression in a correlated subquery"),
+    ("SELECT o.id, (SELECT rank(1) WITHIN GROUP (ORDER BY i.v) FROM i WHERE i.k = o.a) AS x FROM o",
+     "the aggregate rank() in a correlated subquery"),
+    ("SELECT o.id FROM o WHERE EXISTS (SELECT 1 FROM i WHERE i.s < (o.*)::text)",
+     "a whole row of an outer query used in a subquery"),
+    ("SELECT o.id FROM o WHERE EXISTS (SELECT 1 FROM i FULL JOIN j ON j.k = i.k AND j.v = o.b WHERE i.v = o.a)",
+     "a correlated subquery over a RIGHT, FULL or nested outer join"),
+    ("SELECT o.id FROM o WHERE o.a IN (WITH RECURSIVE r AS (SELECT o.b AS n UNION SELECT r.n + 1 FROM r WHERE r.n < 3)"
+     " SELECT r.n FROM r)", "WITH RECURSIVE inside a correlated subquery"),
+    ("SELECT o.id, (SELECT sum(count(*)) OVER () FROM i WHERE i.k = o.a) AS x FROM o",
+     "a window function over an aggregate without GROUP BY in a subquery"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "reason"), REFUSED)
+def test_what_is_refused(conn: psycopg.Connection, query: str, reason: str) -> None:
+    with pytest.raises(NotDifferentiable) as refusal:
+        rewritten(conn, query)
+    assert str(refusal.value) == reason

@@ -92,10 +92,16 @@ def test_other_conditions_and_joined_sides_are_compared_whole() -> None:
 
 
 def test_without_an_equality_nothing_narrows_the_reads() -> None:
-    for equi in ((), (equal(0, 1, null_safe=True),)):
-        tree = Outer("left", A, B, equi, (Residual("l0_0 < l1_0", frozenset({0, 1})),))
-        (term,) = telescope(tree, [1])
-        assert not term.restricted
+    tree = Outer("left", A, B, (), (Residual("l0_0 < l1_0", frozenset({0, 1})),))
+    (term,) = telescope(tree, [1])
+    assert not term.restricted
+
+
+def test_null_safe_keys_narrow_reads_and_ask_for_the_rows_without_a_key() -> None:
+    tree = Outer("left", A, B, (equal(0, 1, null_safe=True),), (Residual("l0_0 < l1_0", frozenset({0, 1})),))
+    (term,) = telescope(tree, [1])
+    assert term.restricted
+    assert all(seed.include_null for seed in term.seeds)
 
 
 def test_leaves_are_listed_left_to_right() -> None:

@@ -6,13 +6,14 @@ The stages below are evaluated by PostgreSQL from their own SQL; only the recurs
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psycopg
 import pytest
 
 from runnel.apply import ddl, recursion
 from runnel.apply.output import apply_delta, difference_sql
+from runnel.apply.scratch import Scratch
 from runnel.apply.tables import StageTables, stage_tables
 from runnel.errors import UserError
 from runnel.model.names import Name
@@ -39,6 +40,7 @@ class Recursion:
 
     conn: psycopg.Connection
     query: str
+    temporary: Scratch = field(default_factory=Scratch)
 
     def __post_init__(self) -> None:
         with scratch(self.conn, {}, None):
@@ -51,9 +53,9 @@ class Recursion:
         self.texts = {ref.index: text for text, ref in compiler.known.items()}
         with self.conn.transaction():
             self.conn.execute("CREATE SCHEMA IF NOT EXISTS pgtrickle_state")
+            self.clear()
             for stage in self.hidden():
                 tables = self.tables(stage.index)
-                ddl.create_temporary(self.conn, stage, tables, "postgres")
                 ddl.create_state(self.conn, stage, tables, "postgres", is_last=False)
             self.build()
 
@@ -77,8 +79,15 @@ class Recursion:
             ddl.index_output(self.conn, stage, tables)
             self.compare(stage)
 
+    def clear(self) -> None:
+        """Make the temporary tables, or empty them."""
+        places = [(s, self.tables(s.index)) for s in self.hidden()]
+        self.temporary.prepare(self.conn, 1, places, "postgres")
+        self.temporary.use(1, [s.index for s in self.hidden()])
+
     def refresh(self) -> None:
         """Maintain every hidden stage in the running transaction."""
+        self.clear()
         for stage in self.hidden():
             tables = self.tables(stage.index)
             if isinstance(stage.head, RecursiveHead):
@@ -113,6 +122,8 @@ QUERIES = {
     "JOIN tolls t USING (kind) WHERE t.toll < 3) SELECT n FROM r",
     "same_twice": "WITH RECURSIVE r(n) AS (SELECT n FROM starts UNION SELECT b.dst FROM r, edges a, edges b "
     "WHERE a.src = r.n AND b.src = a.dst AND a.kind <> b.kind) SELECT n FROM r",
+    "outer_preserved": "WITH RECURSIVE r(n, k) AS (SELECT n, 'a'::text FROM starts UNION SELECT coalesce(e.dst, 0), "
+    "coalesce(e.kind, '?') FROM r LEFT JOIN edges e ON e.src = r.n) SELECT n, k FROM r",
     "outer_set": "WITH RECURSIVE r(n, known) AS (SELECT n, true FROM starts UNION SELECT e.dst, t.kind IS NOT NULL "
     "FROM r JOIN edges e ON e.src = r.n LEFT JOIN tolls t ON t.kind = e.kind AND t.toll < 3) SELECT n, known FROM r",
     "anti_set": "WITH RECURSIVE r(n) AS (SELECT n FROM starts UNION SELECT e.dst FROM r JOIN edges e ON e.src = r.n "
@@ -125,9 +136,20 @@ QUERIES = {
     "JOIN edges e ON e.src = r.n JOIN tolls t ON t.kind = e.kind AND t.toll > 0 WHERE r.cost < 4) SELECT * FROM r",
     "outer_all": "WITH RECURSIVE r(n, cost) AS (SELECT n, 0.0 FROM starts UNION ALL SELECT e.dst, r.cost + "
     "coalesce(t.toll + 1, 2) FROM r JOIN edges e ON e.src = r.n LEFT JOIN tolls t ON t.kind = e.kind "
-    "WHERE r.cost < 4) SELECT n, cost FROM r",
+    "AND t.toll >= r.cost WHERE r.cost < 4) SELECT n, cost FROM r",
     "same_twice_all": "WITH RECURSIVE r(n, hops) AS (SELECT n, 0 FROM starts UNION ALL SELECT b.dst, r.hops + 1 "
     "FROM r, edges a, edges b WHERE a.src = r.n AND b.src = a.dst AND r.hops < 2) SELECT n, hops FROM r",
+    "exists": "WITH RECURSIVE r(n) AS (SELECT n FROM starts UNION SELECT e.dst FROM r JOIN edges e ON e.src = r.n "
+    "WHERE EXISTS (SELECT FROM tolls t WHERE t.toll = r.n)) SELECT n FROM r",
+    "not_exists": "WITH RECURSIVE r(n) AS (SELECT n FROM starts UNION SELECT e.dst FROM r JOIN edges e ON e.src = r.n "
+    "WHERE NOT EXISTS (SELECT FROM tolls t WHERE t.kind = e.kind)) SELECT n FROM r",
+    "not_in": "WITH RECURSIVE r(n, hops) AS (SELECT n, 0 FROM starts UNION ALL SELECT e.dst, r.hops + 1 FROM r "
+    "JOIN edges e ON e.src = r.n WHERE e.kind NOT IN (SELECT kind FROM tolls) AND r.hops < 3) SELECT n, hops FROM r",
+    "functions": "WITH RECURSIVE r(n) AS (SELECT n FROM starts UNION SELECT u.x FROM r, edges e, "
+    "LATERAL unnest(ARRAY[e.dst, r.n + 1]) u(x) WHERE e.src = r.n AND u.x < 7) SELECT n FROM r",
+    "grouped": "WITH RECURSIVE r(n, c) AS (SELECT src, count(*) FROM edges GROUP BY src UNION SELECT x.dst, r.c + x.n "
+    "FROM r JOIN (SELECT src, max(dst) AS dst, count(*) AS n FROM edges GROUP BY src) x ON x.src = r.n AND r.c < 9) "
+    "SELECT n, c FROM r",
     "json": "WITH RECURSIVE r(n, j) AS (SELECT n, to_json(n) FROM starts UNION ALL SELECT e.dst, "
     "json_build_object('k', e.kind, 'j', r.j) FROM r JOIN edges e ON e.src = r.n AND length(r.j::text) < 30) "
     "SELECT n, j FROM r",

@@ -177,7 +177,8 @@ class _Walk:
         limit: int | None = None
         while new:
             if total > _ALLOWANCE and limit is None:
-                limit = _ALLOWANCE + _GROWTH * self._count(self.tables.output)
+                row = self.conn.execute(f"SELECT count(*) FROM {self.tables.output}".encode()).fetchone()
+                limit = _ALLOWANCE + _GROWTH * (row[0] if row else 0)
             if self.round > PATIENCE or (limit is not None and total > limit):
                 raise _Unending
             new = self._add(self.step(self._last_round(), {}, weight=f"{quote(self.head.reference)}.pgt_w"))
@@ -397,8 +398,3 @@ class _Walk:
     def _last_round(self) -> str:
         named = ", ".join(f"{n} AS {quote(c.name)}" for (n, _), c in zip(self.columns, self.stage.columns, strict=True))
         return f"(SELECT {named}, w AS pgt_w FROM {self.table} WHERE round = {self.round - 1}{_at_most(self.last)})"
-
-    def _count(self, table: str) -> int:
-        row = self.conn.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
-        assert row is not None
-        return int(row[0])

@@ -74,3 +74,20 @@ def leaf_set(tree: DeltaTree) -> frozenset[int]:
             return leaf_set(left) | leaf_set(right)
         case LeafNode() | Inner() | Outer():
             return frozenset(tree_leaves(tree))
+
+
+def required(tree: DeltaTree) -> frozenset[int]:
+    """The leaves without whose rows the tree has none: all but those that an outer join may pad.
+
+    >>> sorted(required(Inner((LeafNode(0), Outer("left", LeafNode(1), LeafNode(2))))))
+    [0, 1]
+    """
+    match tree:
+        case LeafNode(leaf):
+            return frozenset({leaf})
+        case Inner(children=children):
+            return frozenset().union(*(required(c) for c in children))
+        case Outer(kind="left", left=left) | Anti(left=left):
+            return required(left)
+        case Outer():
+            return frozenset()

@@ -87,11 +87,13 @@ def _is_risky(node: exp.Expr) -> bool:
 
 
 def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
-    """The parts of a conjunction.
+    """The parts of a conjunction; what all arms of an OR have in common is a part, too.
 
     >>> from sqlglot import parse_one
     >>> [c.sql() for c in conjuncts(parse_one("(a = 1 AND (b = 2)) AND c"))]
     ['a = 1', 'b = 2', 'c']
+    >>> [c.sql() for c in conjuncts(parse_one("(a = b AND c) OR (d AND a = b)"))]
+    ['a = b', '(c OR d)']
     """
     if condition is None:
         return
@@ -99,11 +101,35 @@ def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
     if isinstance(condition, exp.And):
         yield from conjuncts(condition.this)
         yield from conjuncts(condition.expression)
+    elif isinstance(condition, exp.Or):
+        yield from _factored(condition)
     elif isinstance(condition, exp.Not) and isinstance(condition.this.unnest(), exp.NullSafeNEQ):
         # PostgreSQL prints IS NOT DISTINCT FROM as the negation of IS DISTINCT FROM.
         negated = condition.this.unnest()
         yield exp.NullSafeEQ(this=negated.this.copy(), expression=negated.expression.copy())
     elif not (isinstance(condition, exp.Boolean) and condition.this):
+        yield condition
+
+
+def _factored(condition: exp.Or) -> Iterator[exp.Expr]:
+    """(a AND b) OR (a AND c)  =  a AND (b OR c), also for NULL."""
+    arms = [list(conjuncts(arm)) for arm in _disjuncts(condition)]
+    common = [part for part in arms[0] if all(part in arm for arm in arms[1:])]
+    if not common:
+        yield condition
+        return
+    yield from common
+    rests = [[part for part in arm if part not in common] for arm in arms]
+    if all(rests):
+        yield exp.paren(exp.or_(*(exp.and_(*rest) for rest in rests)))
+
+
+def _disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    condition = condition.unnest()
+    if isinstance(condition, exp.Or):
+        yield from _disjuncts(condition.this)
+        yield from _disjuncts(condition.expression)
+    else:
         yield condition
 
 

@@ -6,7 +6,7 @@ One Spark job per stage, whatever the number of changed leaves and branches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from runnel.apply.load import carried_name
-from runnel.delta.parts import Term, Version
+from runnel.delta.parts import Term, Version, required
 from runnel.delta.telescope import from_nothing, telescope
 from runnel.plan.stage import Branch, Leaf, Relation, Stage, StageRef
 from runnel.refresh.steps import Steps
@@ -75,7 +75,9 @@ def compute_stage(
         for term in terms:
             with steps("read"):
                 reads = _read_term(branch, term, changed, reader, counters)
-            work.append((number, branch, term, reads, changed))
+            kept = term if deltas is None else _without_empty_parts(term, reads, changed)
+            if kept.parts:
+                work.append((number, branch, kept, reads, changed))
     if not work:
         return None
     small = all(
@@ -116,6 +118,20 @@ def _read_term(
         return reader.cost(branch.leaves[leaf_id], sql, keys)
 
     return restricted_reads(branch, term, changed, read, cost)
+
+
+def _without_empty_parts(term: Term, reads: Reads, changed: Mapping[int, pa.Table]) -> Term:
+    """The term without the parts that certainly have no rows: Spark need not be asked."""
+
+    def has_rows(leaf: int, version: Version) -> bool:
+        if version == "delta":
+            return bool(changed[leaf].num_rows)
+        if leaf in reads.scanned or (version.startswith("before") and leaf in changed and changed[leaf].num_rows):
+            return True
+        return bool(reads.after[leaf].num_rows)
+
+    parts = tuple(p for p in term.parts if all(has_rows(i, p.versions[i]) for i in required(p.tree)))
+    return replace(term, parts=parts)
 
 
 def key_columns(branch: Branch, leaf: int) -> tuple[int, ...]:

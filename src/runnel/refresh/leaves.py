@@ -76,11 +76,15 @@ class LeafAccess:
         """A leaf now, on the driver; None when a scan by tasks is better."""
         if restriction is None and self._scannable(leaf) and self._estimate(leaf) > SMALL_ROWS:
             return None
+        if restriction is not None and restriction.is_empty:
+            return leaf_schema(leaf, weight=False).empty_table()
         query = after_query(leaf, self.relation_sql(leaf), self.clock, restriction=restriction)
         return read_arrow(self.conn, query, leaf_schema(leaf, weight=False))
 
     def keys(self, leaf: Leaf, restriction: Restriction | None, columns: tuple[int, ...]) -> pa.Table:
         """The keys of a leaf with their multiplicities."""
+        if restriction is not None and restriction.is_empty:
+            return leaf_schema(leaf, columns, weight=True).empty_table()
         query = after_query(leaf, self.relation_sql(leaf), self.clock, restriction=restriction, keys=columns)
         return read_arrow(self.conn, query, leaf_schema(leaf, columns, weight=True))
 

@@ -36,6 +36,11 @@ class Restriction:
     values: tuple[object, ...]
     include_null: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row can satisfy it."""
+        return not self.values and not self.include_null
+
 
 @dataclass(frozen=True, slots=True)
 class Query:

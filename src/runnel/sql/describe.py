@@ -198,6 +198,12 @@ class _Function:
 
 def _functions(conn: psycopg.Connection, action: str) -> list[_Function]:
     oids = {int(o) for o in re.findall(r":(?:funcid|opfuncid|aggfnoid|winfnoid|hashfuncid) (\d+)", action)}
+    # An aggregate is always marked immutable; what it is made of may not be.
+    parts = conn.execute(
+        "SELECT aggtransfn::oid::int8, aggfinalfn::oid::int8 FROM pg_catalog.pg_aggregate WHERE aggfnoid = ANY(%s)",
+        (sorted(oids),),
+    ).fetchall()
+    oids |= {int(oid) for pair in parts for oid in pair if oid}
     rows = conn.execute(
         "SELECT proname, prokind, provolatile, pronamespace = 'pg_catalog'::regnamespace, pronargs, proretset, "
         "rolsuper FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_roles r ON r.oid = proowner WHERE p.oid = ANY(%s)",
@@ -224,7 +230,8 @@ def unique_keys(conn: psycopg.Connection, name: Name) -> list[tuple[str, ...]]:
         "WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indimmediate "
         "AND i.indpred IS NULL AND i.indexprs IS NULL "
         # Rows of inheritance children are read with the parent's, but its index does not know them.
-        "AND (c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid)) GROUP BY i.indexrelid HAVING bool_and(a.attnotnull)",
+        "AND (c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid)) "
+        "GROUP BY i.indexrelid HAVING bool_and(a.attnotnull)",
         (name.schema, name.name),
     ).fetchall()
     return [tuple(r[0]) for r in rows]

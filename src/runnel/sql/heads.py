@@ -10,6 +10,7 @@ from runnel.plan.stage import Branch, GroupHead, RowsHead
 from runnel.sql.aggregates import bare_call, is_aggregate
 from runnel.sql.aggregation import Aggregation, BranchInput
 from runnel.sql.calls import Call, parse_call
+from runnel.sql.draft import NotDifferentiable
 
 __all__ = ["BranchInput", "distinct_head", "group_head", "rows_head"]
 
@@ -42,7 +43,8 @@ def group_head(
     calls: list[exp.Expr] = []
     outputs = [_placeholders(e.unalias(), texts, calls) for e in select.expressions]
     having_expr = _placeholders(having.this, texts, calls) if having else None
-
+    if any(ex.mentions_clock(e) for e in [*outputs, *([having_expr] if having_expr is not None else [])]):
+        raise NotDifferentiable("the current time as a value")
     parsed = [parse_call(c) for c in calls]
     direct = [_direct_arguments(p, texts) for p in parsed]
 

@@ -24,6 +24,8 @@ def is_partition_block(select: exp.Select) -> bool:
 
 def partition_head(select: exp.Select, stage: Callable[[exp.Query], StageRef]) -> PartitionHead:
     """The head of a block that `rewrite.partitions` has layered."""
+    if any(ex.mentions_clock(e) for e in [*select.expressions, *_order_of(select)]):
+        raise NotDifferentiable("the current time as a value")
     derived = select.args["from_"].this
     assert isinstance(derived, exp.Subquery) and derived.alias == ALIAS
     source = stage(derived.this)
@@ -49,6 +51,10 @@ def partition_head(select: exp.Select, stage: Callable[[exp.Query], StageRef]) -
         raise NotDifferentiable("windows over different partitions in one block")
     rule = "Window functions by partition" if smallest else "Window functions over all rows"
     return PartitionHead(source, _key_columns(smallest, source), items, rest, rule=rule)
+
+
+def _order_of(select: exp.Select) -> list[exp.Expr]:
+    return [select.args["order"]] if select.args.get("order") else []
 
 
 def _key_columns(names: set[str] | frozenset[str], source: StageRef) -> tuple[Column, ...]:

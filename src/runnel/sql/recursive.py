@@ -16,40 +16,27 @@ clause with holes for R and the T, and a WHERE clause.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from runnel.errors import UserError
 from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import RecursiveHead, RecursiveInput, Stage, StageRef
 from runnel.sql import refuse
-from runnel.sql.ctes import Ctes, mentions, rename_outputs, standalone, with_ctes
+from runnel.sql.ctes import Ctes, mentions, rename_outputs, with_ctes
 from runnel.sql.draft import NotDifferentiable
+from runnel.sql.recursive_from import RECURSION, Item, Items, all_of, column_of, fold_outer_joins, push_filters, unused
+from runnel.sql.rewrite import partitions, subqueries
+from runnel.sql.rewrite.context import Context
+from runnel.sql.rewrite.subqueries import flat
 
 StageOf = Callable[[exp.Query, Ctes], StageRef]
-Describe = Callable[[str], tuple[Column, ...]]
-
-RECURSION = -1
-"""The number of R among the inputs."""
-
-
-@dataclass
-class _Item:
-    """One relation in the FROM clause of the recursive member."""
-
-    number: int
-    node: exp.Expr
-    """The relation as the member wrote it, without what is joined to it."""
-    alias: str
-    columns: tuple[Column, ...]
-    filters: list[exp.Expr] = field(default_factory=list)
 
 
 def recursive_head(
-    name: str, ctes: Ctes, columns: tuple[Column, ...], stage_of: StageOf, describe: Describe
+    name: str, ctes: Ctes, columns: tuple[Column, ...], stage_of: StageOf, context: Context
 ) -> RecursiveHead:
     """The head of a recursive CTE's stage; its inputs become stages on the way."""
     body = ctes[name].body
@@ -59,19 +46,21 @@ def recursive_head(
     if any(body.args.get(key) for key in ("limit", "offset", "order")):
         raise NotDifferentiable("LIMIT in a recursive query")
     distinct = bool(body.args.get("distinct"))
-    bases, constants = _bases(body.this, name, scope, columns, distinct, stage_of)
-    select, scope = _member(body.expression, name, scope, distinct)
-    found = _Items(name, columns, scope, describe, _unused(select))
+    base = _without_subqueries(_bare(body.this), context)
+    bases, constants = _bases(base, name, scope, columns, distinct, stage_of)
+    select, scope = _member(body.expression, name, scope, distinct, context)
+    found = Items(name, columns, scope, context.describe, unused(select))
     found.collect(select)
     reference = found.recursion()
+    fold_outer_joins(select, found)
     linear = not any(join.side for join in select.find_all(exp.Join))
     if linear:
-        _push_filters(select, found)
+        push_filters(select, found)
     if ex.mentions_clock(select):
         raise NotDifferentiable("the current time in a recursive member, other than compared with one table's columns")
     inputs = tuple(_input(item, select, scope, stage_of) for item in found.items)
     where = select.args.get("where")
-    places = {reference.alias: RECURSION} | {item.alias: item.number for item in found.items}
+    places = {reference.alias: RECURSION} | {item.alias: number for number, item in enumerate(found.items)}
     outputs = [e.unalias() for e in select.expressions]
     plain = [i for i, e in enumerate(outputs) if _place(e, places) is not None and columns[i].type.family != "other"]
     joined = set(_compared(select, places))
@@ -105,6 +94,17 @@ def wanted_indexes(stages: list[Stage]) -> dict[int, set[str]]:
                 if name in types and types[name].family != "other":
                     wanted.setdefault(index, set()).add(name)
     return wanted
+
+
+def _without_subqueries(query: exp.Query, context: Context) -> exp.Query:
+    """Subqueries as joins with derived tables; those of a whole recursive query cannot be moved around freely."""
+    before = ex.pg(query)
+    try:
+        rewritten = subqueries.rewrite(query, context)
+    except UserError:
+        # A type was asked for that depends on the recursive query itself.
+        raise NotDifferentiable("a subquery in a recursive query") from None
+    return query if ex.pg(rewritten) == before else partitions.rewrite(rewritten)
 
 
 # -- the base member -------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def _bare(query: exp.Query) -> exp.Query:
 # -- the recursive member --------------------------------------------------------------------------------------
 
 
-def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool) -> tuple[exp.Select, Ctes]:
+def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool, context: Context) -> tuple[exp.Select, Ctes]:
     """The recursive member, checked, and the CTEs it sees."""
-    query = _bare(query)
+    query = _without_subqueries(_bare(query), context)
     if not isinstance(query, exp.Select):
         raise NotDifferentiable(f"a recursive member that is a {type(query).__name__.upper()}")
     scope = with_ctes(query, ctes)
@@ -178,6 +178,7 @@ def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool) -> tuple[ex
     if select.args.get("limit") or select.args.get("offset"):
         raise NotDifferentiable("LIMIT in a recursive member")
     select.set("order", None)
+    flat.flatten(select)
     refuse.check_block(select)
     if refuse.is_stateful(select):
         raise NotDifferentiable("DISTINCT, an aggregate or a window function in a recursive member")
@@ -186,124 +187,7 @@ def _member(query: exp.Query, name: str, ctes: Ctes, distinct: bool) -> tuple[ex
     return select, scope
 
 
-def _unused(select: exp.Select) -> str:
-    """A prefix that no identifier or literal of the member contains."""
-    prefix = "pgt_item"
-    while prefix in ex.pg(select):
-        prefix += "_"
-    return prefix
-
-
-@dataclass
-class _Items:
-    """The relations of the recursive member; in its tree each is replaced by a hole with a number."""
-
-    name: str
-    own: tuple[Column, ...]
-    ctes: Ctes
-    describe: Describe
-    prefix: str
-    items: list[_Item] = field(default_factory=list)
-    references: list[_Item] = field(default_factory=list)
-
-    def collect(self, select: exp.Select) -> None:
-        source = select.args.get("from_")
-        if source is not None:
-            self._item(source.this)
-        self._joins(select)
-
-    def recursion(self) -> _Item:
-        """The one place where the member reads R."""
-        if len(self.references) != 1:
-            raise NotDifferentiable("a recursive member that does not read the recursive query exactly once")
-        return self.references[0]
-
-    def _joins(self, node: exp.Expr) -> None:
-        for join in node.args.get("joins") or []:
-            if (join.args.get("method") or "").upper() == "NATURAL":
-                raise NotDifferentiable("NATURAL JOIN in a recursive member")
-            self._item(join.this)
-
-    def _item(self, item: exp.Expr) -> None:
-        if isinstance(item, exp.Subquery) and isinstance(item.this, (exp.Table, exp.Subquery)) and not item.alias:
-            self._item(item.this)
-        elif isinstance(item, exp.Table) and isinstance(item.this, exp.Identifier):
-            if item.args.get("sample"):
-                raise NotDifferentiable("TABLESAMPLE")
-            item = self._reference(item) if not item.db and item.name == self.name else self._input(item)
-        elif isinstance(item, exp.Subquery) and item.alias:
-            if mentions(_alone(item), self.name):
-                raise NotDifferentiable("the recursive reference inside a subquery")
-            item = self._input(item)
-        elif _alone(item).find(exp.Table, exp.Select):
-            raise NotDifferentiable(f"{refuse.name_of(item)} in a recursive member")
-        # Anything else is a function over the row: PostgreSQL evaluates it where it stands.
-        self._joins(item)
-
-    def _reference(self, item: exp.Table) -> exp.Expr:
-        alias = item.args.get("alias")
-        if alias is not None and alias.args.get("columns"):
-            raise NotDifferentiable("new column names for the recursive reference")
-        self.references.append(_Item(RECURSION, _alone(item), item.alias_or_name, self.own))
-        return self._hole(item, RECURSION)
-
-    def _input(self, item: exp.Expr) -> exp.Expr:
-        node = _alone(item)
-        whole = exp.Select(expressions=[exp.Star()], from_=exp.From(this=node.copy()))
-        columns = self.describe(ex.pg(standalone(whole, self.ctes)))
-        number = len(self.items)
-        self.items.append(_Item(number, node, item.alias_or_name, columns))
-        return self._hole(item, number)
-
-    def _hole(self, item: exp.Expr, number: int) -> exp.Expr:
-        hole = exp.Table(this=exp.to_identifier(f"{self.prefix}{number + 1}x"))
-        hole.set("joins", item.args.get("joins"))
-        item.replace(hole)
-        return hole
-
-    def template(self, select: exp.Select) -> tuple[str | int, ...]:
-        """The FROM clause as text, with the relations' numbers in their holes."""
-        clause = exp.Select(expressions=[exp.Literal.number(0)])
-        clause.set("from_", select.args["from_"].copy())
-        clause.set("joins", [j.copy() for j in select.args.get("joins") or []])
-        printed = ex.pg(clause).partition(" FROM ")[2]
-        parts = re.split(rf"{self.prefix}(\d+)x", printed)
-        return tuple(int(part) - 1 if i % 2 else part for i, part in enumerate(parts))
-
-
-def _alone(item: exp.Expr) -> exp.Expr:
-    copy = item.copy()
-    copy.set("joins", None)
-    return copy
-
-
-def _push_filters(select: exp.Select, found: _Items) -> None:
-    """Move conditions over one input alone into that input's stage, where also the clock may be compared with."""
-    by_alias = {item.alias: item for item in found.items}
-
-    def keep(condition: exp.Expr) -> bool:
-        aliases = {c.table for c in condition.find_all(exp.Column)}
-        item = by_alias.get(next(iter(aliases))) if len(aliases) == 1 else None
-        if item is None or (ex.may_raise(condition) and not ex.mentions_clock(condition)):
-            return True
-        item.filters.append(condition.copy())
-        return False
-
-    for join in list(select.find_all(exp.Join)):
-        if join.args.get("on") is not None:
-            kept = [c.copy() for c in ex.conjuncts(join.args["on"]) if keep(c)]
-            join.set("on", _all(kept) or exp.Boolean(this=True))
-    where = select.args.get("where")
-    if where is not None:
-        condition = _all([c.copy() for c in ex.conjuncts(where.this) if keep(c)])
-        select.set("where", exp.Where(this=condition) if condition is not None else None)
-
-
-def _all(conditions: list[exp.Expr]) -> exp.Expr | None:
-    return exp.and_(*(exp.paren(c, copy=False) for c in conditions), copy=False) if conditions else None
-
-
-def _input(item: _Item, select: exp.Select, ctes: Ctes, stage_of: StageOf) -> RecursiveInput:
+def _input(item: Item, select: exp.Select, ctes: Ctes, stage_of: StageOf) -> RecursiveInput:
     """A hidden stage with the columns of an input that the member mentions."""
     merged = {i.name for join in select.find_all(exp.Join) for i in join.args.get("using") or []}
     used = {c.name for c in select.find_all(exp.Column) if c.table in (item.alias, "")} | merged
@@ -311,10 +195,10 @@ def _input(item: _Item, select: exp.Select, ctes: Ctes, stage_of: StageOf) -> Re
     if not names:
         raise NotDifferentiable("a table without columns in a recursive member")
     query = exp.Select(
-        expressions=[exp.alias_(_column(n, item.alias), n, quoted=True) for n in names],
+        expressions=[exp.alias_(column_of(n, item.alias), n, quoted=True) for n in names],
         from_=exp.From(this=item.node),
     )
-    condition = _all(item.filters)
+    condition = all_of(item.filters)
     if condition is not None:
         query.set("where", exp.Where(this=condition))
     if isinstance(item.node, exp.Table):
@@ -324,16 +208,12 @@ def _input(item: _Item, select: exp.Select, ctes: Ctes, stage_of: StageOf) -> Re
     return RecursiveInput(ref.index, item.alias, ref.columns)
 
 
-def _rename(query: exp.Select, item: _Item) -> None:
+def _rename(query: exp.Select, item: Item) -> None:
     for column in query.find_all(exp.Column):
         column.set("table", exp.to_identifier(item.node.name, quoted=True))
     alias = item.node.args.get("alias")
     columns = alias.args.get("columns") if alias is not None else None
     item.node.set("alias", exp.TableAlias(this=exp.to_identifier(item.node.name, quoted=True), columns=columns))
-
-
-def _column(name: str, table: str) -> exp.Column:
-    return exp.Column(this=exp.to_identifier(name, quoted=True), table=exp.to_identifier(table, quoted=True))
 
 
 def _place(expression: exp.Expr, places: dict[str, int]) -> tuple[int, str] | None:

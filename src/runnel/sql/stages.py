@@ -112,7 +112,8 @@ class Compiler:
         """Record every table of a query that has no plan: FULL refreshes still follow their changes."""
         ctes = {c.alias for c in tree.find_all(exp.CTE)}
         for table in tree.find_all(exp.Table):
-            if isinstance(table.this, exp.Identifier) and (table.db or table.name not in ctes):
+            named = isinstance(table.this, exp.Identifier) and (table.db or table.name not in ctes)
+            if named and not isinstance(table.parent, exp.Lock):
                 self._record(self.look_up(Name(table.db or "pg_catalog", table.name)))
 
     def tables_by_rewrite(self, query: str) -> tuple[Relation, ...]:
@@ -188,7 +189,7 @@ class Compiler:
             query = query.this
         name = recursive_name(query, ctes)
         if name is not None:
-            recursion = recursive_head(name, ctes, columns, self.stage_ref, self.columns_of)
+            recursion = recursive_head(name, ctes, columns, self.stage_ref, self.context)
             self.stages.append(Stage(len(self.stages), (), recursion, columns))
             return len(self.stages) - 1
         ctes = with_ctes(query, ctes)

@@ -77,9 +77,10 @@ def expansion(
     visible = [c.name for c in described]
     inner = [f"#f{number}.{n}" for n in visible]
     columns = tuple(Column(n, c.type, collation=c.collation) for n, c in zip(inner, described, strict=True))
-    join = "LEFT JOIN" if optional else "CROSS JOIN"
-    on = " ON true" if optional else ""
-    sql = f"{join} LATERAL {text}{tail} AS f{number}({call.definitions(inner)}){on}"
+    join, on = ("LEFT JOIN", " ON true") if optional else ("CROSS JOIN", "")
+    # The function keeps its own column names: to a function of records they may mean something.
+    items = ", ".join(f"f.{quote(v)} AS {quote(n)}" for v, n in zip(visible, inner, strict=True))
+    sql = f"{join} LATERAL (SELECT {items} FROM {text}{tail} AS f{bare}) AS f{number}{on}"
     return TableFunction(sql, columns), visible
 
 

@@ -14,7 +14,7 @@ from runnel.plan import expr as ex
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
-from runnel.sql.rewrite.subqueries import build, conditions, exists, flat, grouped, lateral, membership, queries, scalar
+from runnel.sql.rewrite.subqueries import build, conditions, exists, flat, grouped, lateral, membership, scalar
 from runnel.sql.rewrite.subqueries.block import Block
 from runnel.sql.rewrite.subqueries.scopes import clauses, has_query
 
@@ -155,7 +155,7 @@ def _replace_all(root: exp.Expr, block: Block) -> exp.Expr:
 def _value(found: exp.Expr, block: Block) -> exp.Expr:
     if isinstance(found, exp.Exists):
         return exists.value(found.this, block)
-    if isinstance(found, exp.Anonymous):
+    if _is_array(found):
         return scalar.array(found.expressions[0], block)
     if membership.query_of(found) is not None:
         return membership.value(found, block)
@@ -166,9 +166,8 @@ def _next(node: exp.Expr) -> exp.Expr | None:
     """The first subquery below a node, operands before what they are compared with."""
     if isinstance(node, exp.Exists):
         return node
-    if isinstance(node, exp.Anonymous) and str(node.this).upper() == "ARRAY" and len(node.expressions) == 1:
-        if isinstance(queries.unwrap(node.expressions[0]), exp.Query):
-            return node
+    if _is_array(node):
+        return node
     if membership.query_of(node) is not None:
         return _next(node.this) or node
     if tr.is_query(node):
@@ -178,6 +177,16 @@ def _next(node: exp.Expr) -> exp.Expr | None:
         if found is not None:
             return found
     return None
+
+
+def _is_array(node: exp.Expr) -> bool:
+    """Whether a node is ARRAY(SELECT ..)."""
+    if not isinstance(node, (exp.Anonymous, exp.Array)) or len(node.expressions) != 1:
+        return False
+    if isinstance(node, exp.Anonymous) and str(node.this).upper() != "ARRAY":
+        return False
+    # ARRAY[(SELECT ..)] holds a subquery in parentheses, ARRAY(SELECT ..) the query itself.
+    return isinstance(node.expressions[0], (exp.Select, exp.SetOperation))
 
 
 def _simplify(replaced: exp.Expr) -> None:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from runnel.plan import expr as ex
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import build, queries
 from runnel.sql.rewrite.subqueries.block import Block
 from runnel.sql.rewrite.subqueries.correlation import detach_select
-from runnel.sql.rewrite.subqueries.scopes import has_query, is_closed
+from runnel.sql.rewrite.subqueries.scopes import defined_by, has_query, is_closed
 
 _COUNTS = frozenset({"count", "regr_count"})
 _HYPOTHETICAL = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
@@ -100,8 +99,6 @@ class _Parts:
         return queries.own_aggregates(self.select, [expression], self.block.ctx)
 
     def _local(self) -> frozenset[str]:
-        from runnel.sql.rewrite.subqueries.scopes import defined_by
-
         return defined_by(self.select)
 
     def _null_if_empty(self, expression: exp.Expr, calls: list[exp.Expr]) -> bool:
@@ -111,7 +108,7 @@ class _Parts:
         probe = exp.Paren(this=expression.copy())
         for call in self._calls(probe):
             call.replace(exp.column("x"))
-        return ex.is_strict(probe)
+        return build.is_strict(probe)
 
     def _output(self, expression: exp.Expr) -> exp.Expr:
         if expression not in self.calls:
@@ -125,7 +122,9 @@ class _Parts:
         if not self.correlated:
             self.block.cross_join(self.select, self.alias)
             return
-        found = detach_select(queries.without_ctes(self.select), names, self.block, grouped=True)
+        select = queries.without_ctes(self.select)
+        assert isinstance(select, exp.Select)
+        found = detach_select(select, names, self.block, grouped=True)
         self.gate = found.gate
         if found.keys:
             self.block.left_join(found.query, self.alias, found.on(self.alias))

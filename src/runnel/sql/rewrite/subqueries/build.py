@@ -128,8 +128,19 @@ def varies(expression: exp.Expr) -> bool:
     return expression.find(exp.Column) is not None
 
 
+def is_strict(expression: exp.Expr) -> bool:
+    """Whether NULL in any column makes the whole expression NULL (`||` does for text, not for arrays)."""
+    return ex.is_strict(expression) and not expression.find(exp.DPipe)
+
+
 def bare(expression: exp.Expr) -> exp.Expr:
     """Without parentheses; unlike `unnest`, a subquery stays one."""
     while isinstance(expression, exp.Paren):
         expression = expression.this
     return expression
+
+
+def both(flag: exp.Expr, conditions: Iterable[exp.Expr]) -> exp.Expr:
+    """`(flag AND (conditions IS TRUE))`, or the flag alone if there are no conditions."""
+    listed = list(conditions)
+    return exp.paren(exp.And(this=flag.copy(), expression=is_true(listed))) if listed else flag

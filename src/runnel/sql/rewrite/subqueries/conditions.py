@@ -31,6 +31,8 @@ def clear(block: Block, replace_all: Callable[[exp.Expr], exp.Expr]) -> None:
         if on is not None and has_query(on):
             number = _outer(block, number, join, replace_all)
         number += 1
+    if any(j.args.get("on") is not None and has_query(j.args["on"]) for j in tr.joins_of(select)):
+        raise NotDifferentiable(MESSAGE)
 
 
 def _outer(block: Block, number: int, join: exp.Join, replace_all: Callable[[exp.Expr], exp.Expr]) -> int:

@@ -181,7 +181,7 @@ def _over_domain(
     dom = domain(block, columns, duplicates=duplicates and not several)
     local = defined_by(select)
     _put_in_front(select, dom, outer, local)
-    strict = [c for c in build.where_of(select) if ex.is_strict(c)]
+    strict = [c for c in build.where_of(select) if build.is_strict(c)]
     keys: list[Key] = []
     for number, column in enumerate(dom.columns):
         own = dom.own(number)
@@ -324,7 +324,7 @@ def at_most_one_row(query: exp.Expr, block: Block) -> bool:
     if group is not None:
         return all(g.unnest() in fixed for g in group.expressions)
     items = flat.items(copy)
-    if len(items) != 1 or has_query(copy.args["where"]) if copy.args.get("where") else True:
+    if len(items) != 1:
         return False
     names = {c.name for c in fixed if isinstance(c, exp.Column)}
     return any(set(key) <= names for key in queries.unique_keys(items[0], block.ctx))

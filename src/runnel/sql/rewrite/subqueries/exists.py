@@ -1,9 +1,16 @@
 """EXISTS -> a join with the distinct keys of the subquery.
 
-WHERE EXISTS (SELECT 1 FROM i WHERE i.k = o.a)      ->  JOIN (SELECT DISTINCT i.k AS pgt_k0 FROM i) q ON q.pgt_k0 = o.a
-NOT EXISTS (SELECT 1 FROM i WHERE i.k = o.a)        ->  LEFT JOIN (SELECT DISTINCT i.k AS pgt_k0, true AS pgt_present ..)
-                                                        and q.pgt_present IS NULL
-EXISTS (SELECT 1 FROM i WHERE i.f)                  ->  CROSS JOIN (SELECT count(*) > 0 AS pgt_v FROM i WHERE i.f) q
+As a condition that has to hold, `EXISTS (SELECT 1 FROM i WHERE i.k = o.a)`:
+
+    JOIN (SELECT DISTINCT i.k AS pgt_k0 FROM i) q ON q.pgt_k0 = o.a
+
+Anywhere else, as `q.pgt_present IS NOT NULL`:
+
+    LEFT JOIN (SELECT DISTINCT i.k AS pgt_k0, true AS pgt_present FROM i) q ON q.pgt_k0 = o.a
+
+Uncorrelated, as `q.pgt_v`:
+
+    CROSS JOIN (SELECT count(*) > 0 AS pgt_v FROM i) q
 """
 
 from __future__ import annotations
@@ -46,7 +53,7 @@ def value(query: exp.Expr, block: Block) -> exp.Expr:
     alias = block.ctx.fresh("q")
     block.left_join(distinct_keys(found, [], block, present=True), alias, found.on(alias))
     present = build.is_not_null(build.column(build.PRESENT, alias))
-    return present if not found.gate else exp.paren(build.every([present, build.is_true(found.gate)]))
+    return build.both(present, found.gate)
 
 
 def _is_keyed(query: exp.Expr, block: Block) -> bool:
@@ -62,8 +69,7 @@ def _flag(found: Detached, block: Block) -> exp.Expr:
     shell.set("expressions", [build.named(any_row, "pgt_v")])
     alias = block.ctx.fresh("q")
     block.cross_join(shell, alias)
-    flag = build.column("pgt_v", alias)
-    return flag if not found.gate else exp.paren(build.every([flag, build.is_true(found.gate)]))
+    return build.both(build.column("pgt_v", alias), found.gate)
 
 
 def reduce(query: exp.Expr, block: Block) -> exp.Query:

@@ -20,7 +20,8 @@ from runnel.sql.rewrite.subqueries.scopes import Names, defined_by, has_query, n
 def split(select: exp.Select, ctx: Context) -> None:
     """Split a grouped block, in place, if subqueries work on its groups."""
     having = select.args.get("having")
-    parts = [p for p in (*select.expressions, having, select.args.get("order"), select.args.get("distinct")) if p]
+    clauses = [having, select.args.get("order"), select.args.get("distinct"), *(select.args.get("windows") or [])]
+    parts = [p for p in (*select.expressions, *clauses) if p is not None]
     calls = queries.own_aggregates(select, parts, ctx)
     group = select.args.get("group")
     if not (group or having or calls):

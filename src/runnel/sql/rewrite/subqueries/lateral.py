@@ -105,7 +105,7 @@ def _one_row(
     conditions: list[exp.Expr],
 ) -> None:
     """A subquery of at most one row, all of it known: its columns are replaced by what they are."""
-    values = {n: exp.paren(i.copy()) for n, i in zip(names, items, strict=True)}
+    values: dict[str, exp.Expr] = {n: exp.paren(i.copy()) for n, i in zip(names, items, strict=True)}
     required = [_substituted(c.copy(), alias, values) for c in [*present, *conditions]]
     if side == "LEFT" and required:
         values = {n: exp.paren(build.case([(build.is_true(required), v)])) for n, v in values.items()}
@@ -143,9 +143,11 @@ def _open(
 ) -> bool:
     """Open a SELECT of rows, if what mentions the outer row can move out of it."""
     outer = block.names
-    select = queries.without_ctes(select)  # type: ignore[assignment]
-    if not queries.is_simple(select, block.ctx):
+    without = queries.without_ctes(select)
+    if not queries.is_simple(without, block.ctx):
         return False
+    assert isinstance(without, exp.Select)
+    select = without
     flat.flatten(select)
     local = defined_by(select)
     flat.move_to_where(select, lambda c: not is_closed(c, outer, local))

@@ -122,7 +122,7 @@ def _in(node: exp.In, block: Block) -> exp.Expr:
     found = detach(query, block, duplicates=True)
     nullable = not all(block.never_null(o) for o in operands) or not _values_never_null(found, block)
     if nullable and len(operands) > 1:
-        return _rows_in(node, query, operands, block)
+        return _rows_in(query, operands, block)
     present = _match(found, operands, block)
     if not nullable:
         return present
@@ -142,7 +142,7 @@ def _match(found: Detached, operands: list[exp.Expr], block: Block) -> exp.Expr:
     on = [*found.on(alias), *_equalities(found, operands, alias)]
     block.left_join(distinct_keys(_copy(found), found.names, block, present=True), alias, on)
     present = build.is_not_null(build.column(build.PRESENT, alias))
-    return present if not found.gate else exp.paren(build.every([present, build.is_true(found.gate)]))
+    return build.both(present, found.gate)
 
 
 def _copy(found: Detached) -> Detached:
@@ -157,11 +157,7 @@ def _matches_constant(found: Detached, operands: list[exp.Expr], block: Block) -
     ]
     build.add_where(shell, same)
     shell.set("expressions", [exp.Literal.number(1)])
-    return (
-        exists.value(shell, block)
-        if not found.gate
-        else exp.paren(build.every([exists.value(shell, block), build.is_true(found.gate)]))
-    )
+    return build.both(exists.value(shell, block), found.gate)
 
 
 def _values_never_null(found: Detached, block: Block) -> bool:
@@ -172,7 +168,7 @@ def _values_never_null(found: Detached, block: Block) -> bool:
     return all(never_null(items[n], query, block.ctx) for n in found.names)
 
 
-def _facts(found: Detached, block: Block, *more: tuple[str, str]) -> tuple[exp.Expr, exp.Expr]:
+def _facts(found: Detached, block: Block, *more: tuple[str, str]) -> tuple[exp.Expr, exp.Column]:
     """Whether there are rows for the keys, and whether a value is NULL; `more` aggregates are (function, name)."""
     shell, columns = grouped_by_keys(_copy(found), block)
     item = columns[found.names[0]]
@@ -195,7 +191,7 @@ def _facts(found: Detached, block: Block, *more: tuple[str, str]) -> tuple[exp.E
     return any_row, has_null
 
 
-def _rows_in(node: exp.In, query: exp.Query, operands: list[exp.Expr], block: Block) -> exp.Expr:
+def _rows_in(query: exp.Query, operands: list[exp.Expr], block: Block) -> exp.Expr:
     """`(a, b) IN (..)`: true if a row equals, NULL if a row could, else false."""
     alias = block.ctx.fresh("r")
     names = [f"pgt_v{i}" for i in range(len(operands))]
@@ -212,14 +208,8 @@ def _rows_in(node: exp.In, query: exp.Query, operands: list[exp.Expr], block: Bl
         ]
         return exp.Exists(this=build.select([exp.Literal.number(1)], build.derived(inner, alias), tests))
 
-    equal = exp.In(this=node.this.copy(), query=exp.Subquery(this=query.copy()))
-    first = exists_in(equal, operands, query, block)
+    first = _match(detach(query.copy(), block, duplicates=True), operands, block)
     return exp.paren(build.case([(first, exp.true()), (some_row(exp.Not(this=exp.false())), exp.null())], exp.false()))
-
-
-def exists_in(node: exp.In, operands: list[exp.Expr], query: exp.Query, block: Block) -> exp.Expr:
-    """Whether some row of a query equals the operands in every component."""
-    return _match(detach(query.copy(), block, duplicates=True), operands, block)
 
 
 def _quantified(node: exp.Binary, query: exp.Query, every: bool, block: Block) -> exp.Expr:

@@ -121,7 +121,7 @@ def _expand(query: exp.Query, bodies: dict[str, tuple[exp.Query, list[exp.Expr]]
 def own_aggregates(select: exp.Select, parts: Sequence[exp.Expr], ctx: Context) -> list[exp.Expr]:
     """The aggregate calls below some expressions that aggregate this SELECT's rows.
 
-    Inside a nested subquery, an aggregate belongs to this SELECT if all its columns do: `(SELECT .. WHERE x = sum(t.y))`.
+    Inside a nested subquery, one belongs to this SELECT if all its columns do: `(SELECT .. WHERE x = sum(t.y))`.
     """
     local = defined_by(select)
     found: list[exp.Expr] = []

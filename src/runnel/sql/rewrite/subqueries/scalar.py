@@ -1,9 +1,17 @@
 """A subquery used as a value -> a column of a joined derived table.
 
-(SELECT max(i.v) FROM i WHERE i.k = o.a)            ->  LEFT JOIN (SELECT i.k, max(i.v) .. GROUP BY i.k) q
-(SELECT i.v FROM i WHERE i.id = o.a), a unique id   ->  LEFT JOIN (SELECT i.v, i.id FROM i) q
-(SELECT i.v FROM i WHERE i.k = o.a)                 ->  LEFT JOIN (SELECT i.k, least(count(*), 2) AS n, any_value(i.v) ..)
-                                                        and pgtrickle._single(q.n, q.v), which raises for n > 1
+An aggregate, `(SELECT max(i.v) FROM i WHERE i.k = o.a)` (see `aggregated`):
+
+    LEFT JOIN (SELECT max(i.v) AS pgt_a0, i.k AS pgt_k0 FROM i GROUP BY i.k) q ON q.pgt_k0 = o.a
+
+At most one row, `(SELECT i.v FROM i WHERE i.id = o.a)` with a unique `id`:
+
+    LEFT JOIN (SELECT i.v AS pgt_v0, i.id AS pgt_k0 FROM i) q ON q.pgt_k0 = o.a
+
+Any number of rows, `(SELECT i.v FROM i WHERE i.k = o.a)`, as `pgtrickle._single(q.pgt_n, q.pgt_v0)`, which raises
+PostgreSQL's error for more than one row where the value is used:
+
+    LEFT JOIN (SELECT i.k AS pgt_k0, least(count(*), 2) AS pgt_n, <the only i.v> AS pgt_v0 FROM i GROUP BY i.k) q
 """
 
 from __future__ import annotations
@@ -30,7 +38,7 @@ def value(query: exp.Expr, block: Block) -> exp.Expr:
         if query.args.get("from_") is None and not query.args.get("limit"):
             return _without_from(query)
     single = at_most_one_row(query, block)
-    if isinstance(query, exp.Query) and not query.args.get("limit") and not query.args.get("offset"):
+    if not query.args.get("limit") and not query.args.get("offset"):
         query.set("order", None)
     found = detach(query, block)
     alias = block.ctx.fresh("q")
