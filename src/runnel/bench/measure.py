@@ -35,7 +35,13 @@ FROM pg_class c JOIN pgtrickle.pgt_stream_tables t ON c.relname ~ ('^[a-z]+_' ||
 WHERE c.relnamespace = 'pgtrickle_state'::regnamespace AND c.relkind = 'r' AND t.pgt_schema = %s AND t.pgt_name = %s
 """
 
+# Whoever holds this lock is the engine.
+_ENGINE = """
+SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 1920298606 AND objid = 1 AND objsubid = 2
+"""
+
 _SLOW_MS = 5_000.0
+_SECONDS_FOR_ENGINE = 120.0
 _SECONDS_FOR_POSTGRES = 1_800
 
 
@@ -57,6 +63,8 @@ class Measurement:
     """Called after every step, with what is known so far."""
     step: Callable[[str, str], None] = lambda *_: None
     """Called before every step with the query and what is about to happen."""
+    watch: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """Around every step: may end it."""
 
     def run(self, repeat: int = 1) -> Results:
         """Everything, in order."""
@@ -156,13 +164,21 @@ class Measurement:
         self.results.running = (result.name, step)
         self.changed(self.results)
         try:
-            yield
+            with self.watch():
+                yield
         except (RunnelError, psycopg.Error, Wrong) as error:
             result.error = f"{step}: {_told(error)}"
+            self._await_engine()
         finally:
             # Reached by Ctrl-C too: only a process that died leaves its mark.
             self.results.running = None
             self.changed(self.results)
+
+    def _await_engine(self) -> None:
+        """A step that was ended has cost the engine its connection: it needs a moment."""
+        give_up = time.monotonic() + _SECONDS_FOR_ENGINE
+        while time.monotonic() < give_up and not self.conn.execute(_ENGINE).fetchone():
+            time.sleep(0.1)
 
     def _healthy(self) -> list[QueryResult]:
         return [self.results.queries[n] for n in self.workload.queries if not self.results.queries[n].error]

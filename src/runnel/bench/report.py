@@ -162,7 +162,7 @@ def size(value: int | None) -> str:
 def _ratio(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.0f}x" if value >= 20 else f"{value:.1f}x" if value >= 1 else f"{value:.2f}x"
+    return f"{value:.0f}x" if value >= 20 else f"{value:.1f}x" if value >= 1 else f"{value:.2g}x"
 
 
 def _count(value: int | None) -> str:

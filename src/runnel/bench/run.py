@@ -14,6 +14,7 @@ from runnel.bench.measure import Measurement, Wrong
 from runnel.bench.report import grids, markdown, show
 from runnel.bench.results import Results, resume, save
 from runnel.bench.stack import Stack, machine, running_stack
+from runnel.bench.watch import Watch
 from runnel.bench.workload import Workload, in_schema, open_workload
 from runnel.client import connect
 from runnel.errors import RunnelError
@@ -26,6 +27,7 @@ def run_workload(
     home: Path | None,
     report: Path | None,
     repeat: int,
+    minutes: float,
     keep: bool,
     master: str,
 ) -> bool:
@@ -33,15 +35,15 @@ def run_workload(
     console = _console()
     with running_stack(console, home, keep=keep, master=master) as stack:
         page = (report or stack.home / f"{name}.md").absolute()
-        results = measure_in(stack, workload, page, repeat)
+        results = measure_in(stack, workload, page, repeat, minutes)
     show(console, grids(results, workload))
     if report is not None or home is not None or keep:
         console.print(f"\nWritten to {page}", style="dim", markup=False)
     return not results.failed
 
 
-def measure_in(stack: Stack, workload: Workload, page: Path, repeat: int) -> Results:
-    """Load, measure, and keep the page up to date all along."""
+def measure_in(stack: Stack, workload: Workload, page: Path, repeat: int, minutes: float) -> Results:
+    """Load, measure, and keep the page up to date all along; no step may take longer than some minutes."""
     dsn = in_schema(stack.dsn, workload.schema)
     memory = page.with_suffix(".json")
     setup = f"{workload.about}\n\nEach round {'once' if repeat == 1 else f'{repeat} times; figures are medians'}."
@@ -69,7 +71,8 @@ def measure_in(stack: Stack, workload: Workload, page: Path, repeat: int) -> Res
                         said.add(failed)
                         progress.console.print(f"{failed} failed: {why}", style="red", markup=False)
 
-            Measurement(workload, client, conn, results, write, step).run(repeat)
+            watch = Watch(stack.dsn, 60 * minutes, stack.server.stop)
+            Measurement(workload, client, conn, results, write, step, watch).run(repeat)
             progress.update(task, completed=steps, description="done")
         write(results)
         return results

@@ -27,9 +27,13 @@ from runnel.server.embedded import EmbeddedServer
 class Stack:
     """A running server with an engine at work."""
 
-    dsn: str
+    server: EmbeddedServer
     home: Path
     console: Console
+
+    @property
+    def dsn(self) -> str:
+        return self.server.dsn
 
     def say(self, text: str) -> None:
         self.console.print(text, style="dim", markup=False)
@@ -51,7 +55,7 @@ def running_stack(console: Console, home: Path | None, *, keep: bool, master: st
     try:
         began = time.monotonic()
         dsn = server.start()
-        stack = Stack(dsn, place, console)
+        stack = Stack(server, place, console)
         engine = Engine(dsn, master=master)
         try:
             engine.start()

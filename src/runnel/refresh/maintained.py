@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from runnel.apply.tables import StageTables, stage_tables
@@ -17,7 +18,7 @@ Mode = Literal["AUTO", "FULL", "DIFFERENTIAL"]
 Action = Literal["DIFFERENTIAL", "FULL", "INITIAL", "REINITIALIZE"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Maintained:
     """Everything fixed about a stream table between two changes of its definition."""
 
@@ -41,7 +42,7 @@ class Maintained:
     logged: bool = False
     """Whether another stream table reads this one's change log."""
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Tells plans apart whose state is not interchangeable."""
         if self.plan is None:

@@ -19,6 +19,7 @@ from runnel.sql import refuse, table_functions
 from runnel.sql.ctes import Ctes, with_ctes
 from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, Scope, leaves, padded
 from runnel.sql.filters import sunk, without_padding
+from runnel.sql.rewrite.enclose import is_enclosed
 
 
 @dataclass
@@ -134,7 +135,7 @@ class FromBuilder:
             if isinstance(item.this, (exp.Table, exp.Subquery)) and not item.alias:
                 tree, scope = self._item(item.this, ctes, nullable)
                 return self._joins(tree, scope, item.args.get("joins") or [], ctes, nullable), scope
-            tree, scope = self._subquery(item.this, item.args.get("alias"), ctes, nullable)
+            tree, scope = self._subquery(item.this, item.args.get("alias"), ctes, nullable, is_enclosed(item))
             return self._joins(tree, scope, item.args.get("joins") or [], ctes, nullable), scope
         constant = self._constant(item)
         if constant is None:
@@ -180,7 +181,7 @@ class FromBuilder:
         return DLeaf(leaf.id), scope
 
     def _subquery(
-        self, query: exp.Expr, alias: exp.TableAlias | None, ctes: Ctes, nullable: bool
+        self, query: exp.Expr, alias: exp.TableAlias | None, ctes: Ctes, nullable: bool, enclosed: bool = False
     ) -> tuple[DTree, Scope]:
         if alias is None:
             raise NotDifferentiable("a subquery in FROM without a name")
@@ -189,7 +190,7 @@ class FromBuilder:
         if not isinstance(query, exp.Query):
             raise NotDifferentiable(refuse.name_of(query))
         inner = with_ctes(query, ctes)
-        if self.inline and isinstance(query, exp.Select) and not refuse.is_stateful(query):
+        if self.inline and not enclosed and isinstance(query, exp.Select) and not refuse.is_stateful(query):
             mark = len(self.leaves)
             try:
                 return self._inlined(query, alias, inner, nullable)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 # Spellings of the same function; PostgreSQL prints the one that was written, sqlglot its favourite.
 _SYNONYMS = (
     ("now()", "CURRENT_TIMESTAMP"), ("variance(", "var_samp("), ("stddev_samp(", "stddev("), ("bool_and(", "every("),
+    ("IS UNKNOWN", "IS NULL"), ("IS NOT UNKNOWN", "IS NOT NULL"),
 )  # fmt: skip
 
 SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
@@ -368,7 +369,7 @@ def _sole_union(select: exp.Select) -> exp.Union | None:
 def _named_like(member: exp.Query, union: exp.Union) -> exp.Query:
     """A member of a union with the column names of the union (its first member's)."""
     first: exp.Query = union
-    while isinstance(first, exp.SetOperation):
+    while isinstance(first, (exp.SetOperation, exp.Subquery)):
         first = first.this
     names = [e.alias_or_name for e in first.expressions]
     copy = member.copy()

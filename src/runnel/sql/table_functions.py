@@ -40,6 +40,10 @@ class Call:
 def parse(item: exp.Expr) -> Call | None:
     """The call, or None when the FROM item is something else."""
     alias = item.args.get("alias") or exp.TableAlias(this=exp.to_identifier("f"))
+    if item.args.get("rows_from"):
+        calls = [t.this if isinstance(t, exp.Table) else t for t in item.args["rows_from"]]
+        together = exp.Anonymous(this="ROWS FROM", expressions=[_plain(c) for c in calls])
+        return Call(together, bool(item.args.get("ordinality")), alias)
     inner = item.this if isinstance(item, (exp.Lateral, exp.Table)) else item
     ordinality = bool(item.args.get("ordinality"))
     if isinstance(inner, exp.Unnest):
@@ -47,11 +51,16 @@ def parse(item: exp.Expr) -> Call | None:
         if isinstance(offset, exp.Identifier) and offset.name not in [c.name for c in alias.args.get("columns") or []]:
             alias = alias.copy()
             alias.append("columns", offset.copy())
-        call = exp.Anonymous(this="unnest", expressions=[e.copy() for e in inner.expressions])
-        return Call(call, ordinality or bool(offset), alias)
+        return Call(_plain(inner), ordinality or bool(offset), alias)
     if isinstance(inner, exp.Func):
         return Call(inner.copy(), ordinality, alias)
     return None
+
+
+def _plain(call: exp.Expr) -> exp.Expr:
+    if isinstance(call, exp.Unnest):
+        return exp.Anonymous(this="unnest", expressions=[e.copy() for e in call.expressions])
+    return call.copy()
 
 
 def constant_rows(call: Call, describe: Describe) -> tuple[str, tuple[Column, ...]]:

@@ -34,6 +34,9 @@ ReportOption = Annotated[
     ),
 ]
 RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="Times each round of changes is repeated.")]
+MinutesOption = Annotated[
+    float, typer.Option("--minutes", min=0.01, help="A step that takes longer is ended and counts as a failure.")
+]
 MasterOption = Annotated[str, typer.Option(help="Spark master.")]
 
 
@@ -47,18 +50,24 @@ def tpch(
         str, typer.Option("--change", metavar="%,..", help="Share of the tables that a round changes, in percent.")
     ] = "0.1,1",
     report: ReportOption = None,
+    minutes: MinutesOption = 30,
     keep: KeepOption = False,
     master: MasterOption = "local[*]",
 ) -> None:
     """The 22 queries of TPC-H as stream tables, all at once, all DIFFERENTIAL.
 
-    Data and query texts come from DuckDB's tpch extension (pip install 'runnel[bench]'); nothing is downloaded. Each
-    share of --change makes two rounds: TPC-H's refresh functions alone (orders inserted and deleted with their
-    lineitems), and these together with updates of every large table. A last round renames nations and regions.
+    Data and query texts come from DuckDB's tpch extension, which the package's
+    extra "bench" installs; nothing is downloaded. Each share of --change makes
+    two rounds: TPC-H's refresh functions alone (orders inserted and deleted
+    with their lineitems), and these together with updates of every large table.
+    A last round renames nations and regions.
 
-    After each round every stream table is refreshed and timed alone, then compared with its query twice: by verify, and
-    by EXCEPT ALL on a plain connection. A query that is refused, differs or falls back to FULL is reported as a
-    failure; the others go on. The exit code is 1 if there was any.
+    After each round every stream table is refreshed and timed alone, then
+    compared with its query twice: by verify, and by EXCEPT ALL on a plain
+    connection. A query that is refused, differs or falls back to FULL is
+    reported as a failure; the others go on. The exit code is 1 if there was
+    any, and 75 if a step did not end: the same command with the same --home
+    then goes on without that query.
 
       runnel bench tpch --scale 0.01
       runnel bench tpch --scale 1 --home /data/tpch1 --rounds 3 --report tpch.md
@@ -68,7 +77,16 @@ def tpch(
     from runnel.bench.tpch import workload
 
     chosen = workload(scale, _numbers(queries), _shares(change))
-    ok = run_workload(chosen, name=f"tpch-{scale:g}", home=home, report=report, repeat=rounds, keep=keep, master=master)
+    ok = run_workload(
+        chosen,
+        name=f"tpch-{scale:g}",
+        home=home,
+        report=report,
+        repeat=rounds,
+        minutes=minutes,
+        keep=keep,
+        master=master,
+    )
     if not ok:
         raise typer.Exit(1)
 
@@ -83,14 +101,16 @@ def nexmark(
         str, typer.Option("--change", metavar="%,..", help="Share of the tables that a round changes, in percent.")
     ] = "0.1,1",
     report: ReportOption = None,
+    minutes: MinutesOption = 30,
     keep: KeepOption = False,
     master: MasterOption = "local[*]",
 ) -> None:
     """The queries of Nexmark, an online auction, as stream tables, all at once, all DIFFERENTIAL.
 
-    Persons, auctions and bids are tables here, and windows of time are groups (date_bin). Each share of --change makes
-    two rounds: new events alone, as a stream would bring them, and new events together with deleted and updated rows.
-    Everything else is as in `runnel bench tpch`.
+    Persons, auctions and bids are tables here, and windows of time are groups
+    (date_bin). Each share of --change makes two rounds: new events alone, as a
+    stream would bring them, and new events together with deleted and updated
+    rows. Everything else is as in `runnel bench tpch`.
 
       runnel bench nexmark
       runnel bench nexmark --events 1000000 --home /data/nexmark --rounds 3 --report nexmark.md
@@ -100,7 +120,14 @@ def nexmark(
 
     chosen = workload(events, _numbers(queries), _shares(change))
     ok = run_workload(
-        chosen, name=f"nexmark-{events}", home=home, report=report, repeat=rounds, keep=keep, master=master
+        chosen,
+        name=f"nexmark-{events}",
+        home=home,
+        report=report,
+        repeat=rounds,
+        minutes=minutes,
+        keep=keep,
+        master=master,
     )
     if not ok:
         raise typer.Exit(1)
@@ -117,8 +144,9 @@ def dag(
 ) -> None:
     """How long one committed row takes through a chain of 10, 3 levels of 20, and a diamond of stream tables.
 
-    The clock starts when the row is committed and stops when the last stream table is. The engine works by itself;
-    nothing is refreshed by hand. At the end every stream table is compared with its query.
+    The clock starts when the row is committed and stops when the last stream
+    table is. The engine works by itself; nothing is refreshed by hand. At the
+    end every stream table is compared with its query.
 
       runnel bench dag --runs 50 --report dag.md
     """

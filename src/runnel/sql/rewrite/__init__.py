@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from runnel.sql.rewrite import (
     determine,
+    enclose,
     grouping_sets,
     partitions,
     qualify,
@@ -28,6 +29,6 @@ def decide(tree: exp.Query, ctx: Context) -> exp.Query:
 
 def to_core(tree: exp.Query, ctx: Context) -> exp.Query:
     """A decided query in the few forms that the compiler cuts into stages; raises NotDifferentiable."""
-    for step in (table_functions, grouping_sets, set_operations, subqueries):
+    for step in (table_functions, grouping_sets, set_operations, subqueries, enclose):
         tree = step.rewrite(tree, ctx)
     return partitions.rewrite(tree)

@@ -22,7 +22,7 @@ from runnel.sql.rewrite.context import Context
 def rewrite(select: exp.Select, ctx: Context) -> exp.Select:
     """One block with all of its LEFT JOINs on equalities; raises NotDifferentiable where that cannot be."""
     select = select.copy()
-    _open_left(select)
+    tr.open_left(select)
     for position, join in enumerate(select.args.get("joins") or []):
         side = (join.side or "").upper()
         if side == "" or all(_is_equality(c) for c in ex.conjuncts(join.args.get("on"))):
@@ -31,20 +31,6 @@ def rewrite(select: exp.Select, ctx: Context) -> exp.Select:
             raise NotDifferentiable(f"a {side} JOIN on a condition that compares more than columns")
         _matches_first(select, position, join, ctx)
     return select
-
-
-def _open_left(select: exp.Select) -> None:
-    """`(a JOIN b ON ..) JOIN c` as `a JOIN b ON .. JOIN c`: parentheses on the left say nothing."""
-    item = select.args["from_"].this
-    joins = list(select.args.get("joins") or [])
-    while True:
-        joins = [*(item.args.get("joins") or []), *joins]
-        item.set("joins", None)
-        if not tr.is_join_group(item) or item.alias:
-            break
-        item = item.this
-    select.set("from_", exp.From(this=item.copy()))
-    select.set("joins", [j.copy() for j in joins])
 
 
 def _is_equality(condition: exp.Expr) -> bool:

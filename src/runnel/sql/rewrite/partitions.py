@@ -232,9 +232,7 @@ def _over_atoms(expression: exp.Expr, atoms: _Atoms, grouped: list[exp.Expr]) ->
             return _window_over_atoms(node, change, atoms)
         if node.unnest() in grouped:
             return atoms.column(node)
-        if not isinstance(node, exp.Condition) or node.find(exp.Window):
-            return None
-        if is_aggregate(node) or isinstance(node, exp.Column):
+        if (is_aggregate(node) or isinstance(node, exp.Column)) and not node.find(exp.Window):
             return atoms.column(node)
         return None
 

@@ -76,6 +76,22 @@ def change_queries(tree: exp.Query, change: Callable[[exp.Query], exp.Query]) ->
     return changed
 
 
+def open_left(select: exp.Select) -> None:
+    """`(a JOIN b ON ..) JOIN c` as `a JOIN b ON .. JOIN c`: parentheses on the left say nothing."""
+    if select.args.get("from_") is None:
+        return
+    item = select.args["from_"].this
+    joins = list(select.args.get("joins") or [])
+    while True:
+        joins = [*(item.args.get("joins") or []), *joins]
+        item.set("joins", None)
+        if not is_join_group(item) or item.alias:
+            break
+        item = item.this
+    select.set("from_", exp.From(this=item.copy()))
+    select.set("joins", [j.copy() for j in joins])
+
+
 def leaf_items(select: exp.Select) -> list[exp.Expr]:
     """The tables, derived tables and functions of a FROM clause, left to right."""
     source = select.args.get("from_")

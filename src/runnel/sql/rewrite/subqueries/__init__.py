@@ -83,7 +83,8 @@ class _Rewriter:
 
     def _item(self, item: exp.Expr) -> None:
         if not isinstance(item, exp.Subquery):
-            if has_query(item.this if isinstance(item, exp.Table) else item) and not isinstance(item, exp.Values):
+            called = item.this or item if isinstance(item, exp.Table) else item
+            if has_query(called) and not isinstance(item, exp.Values):
                 raise NotDifferentiable("a subquery in an argument of a function in FROM")
             if isinstance(item, exp.Values) and any(has_query(e) for e in item.expressions):
                 raise NotDifferentiable("a subquery in VALUES")
