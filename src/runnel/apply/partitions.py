@@ -84,6 +84,8 @@ def _add_outputs(
 
 
 def _block(head: PartitionHead, rows: str) -> str:
+    if head.sorted:
+        rows = f"(SELECT * FROM {rows} AS u ORDER BY {', '.join(head.sorted)})"
     return f"SELECT {head.items} FROM {rows} AS s{head.rest}"
 
 

@@ -243,6 +243,8 @@ class PartitionHead:
     """What follows FROM: ORDER BY, LIMIT, OFFSET."""
     order: tuple[str, ...] = ()
     """For LIMIT without partitions: the ORDER BY items, which an index on the source serves."""
+    sorted: tuple[str, ...] = ()
+    """In which order the rows are given to windows over floats, whose sums depend on it."""
     rule: str = ""
     """What it is, for people."""
 

@@ -84,10 +84,13 @@ def _planned(
     conn: psycopg.Connection, compiler: Compiler, description: Description, tree: exp.Query, settings: Mapping[str, str]
 ) -> Compiled:
     """The query with its plan; raises NotDifferentiable."""
-    if not compiler.round_trips(description.canonical, tree):
-        raise NotDifferentiable("an expression that Runnel's SQL parser cannot print back faithfully")
+    _check_round_trip(compiler, description.canonical, tree)
     tree = compiler.inline_views(tree)
-    whole = describe(conn, ex.pg(tree)) if compiler.views else description
+    whole = description
+    if compiler.views:
+        # PostgreSQL's print of the whole gives every table a name of its own.
+        whole = describe(conn, ex.pg(tree))
+        tree = _read_back(compiler, whole.canonical)
     _refuse_volatile(whole)
     _check_functions(whole)
     _find_aggregates(tree, whole)
@@ -98,9 +101,7 @@ def _planned(
         # Maintained, recomputed and verified is the query in which nothing is left to chance. It is read back from
         # PostgreSQL's print of it, which is what the catalog keeps, so the plan is the same whenever it is made.
         description = replace(description, canonical=canonical_print(conn, ex.pg(tree)))
-        again = parse_query(description.canonical)
-        if again is None or not compiler.round_trips(description.canonical, again):
-            raise NotDifferentiable("an order that Runnel's SQL parser cannot print back faithfully")
+        again = _read_back(compiler, description.canonical)
         _find_aggregates(again, whole)
         tree = decide(again, context)
     plan = compiler.plan(to_core(tree, context), description.columns, settings)
@@ -115,6 +116,19 @@ def _planned(
         untrusted=description.untrusted + whole.untrusted,
         notes=tuple(context.notes),
     )
+
+
+def _read_back(compiler: Compiler, canonical: str) -> exp.Query:
+    tree = parse_query(canonical)
+    if tree is None:
+        raise NotDifferentiable("syntax unknown to Runnel's SQL parser")
+    _check_round_trip(compiler, canonical, tree)
+    return tree
+
+
+def _check_round_trip(compiler: Compiler, canonical: str, tree: exp.Query) -> None:
+    if not compiler.round_trips(canonical, tree):
+        raise NotDifferentiable("an expression that Runnel's SQL parser cannot print back faithfully")
 
 
 def _refuse_volatile(description: Description) -> None:

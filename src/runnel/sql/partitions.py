@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from runnel.model.names import quote
 from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import PartitionHead, StageRef
 from runnel.sql.draft import NotDifferentiable
+from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.partitions import ALIAS, limited, windows_of
 
 # Types short enough for every value to fit into a B-tree entry.
@@ -36,9 +38,9 @@ def partition_head(select: exp.Select, stage: Callable[[exp.Query], StageRef]) -
     items = ", ".join(ex.pg(e) for e in select.expressions)
     rest = f" {ex.pg(order)}" if order is not None else ""
     if on is not None:
-        keys = {e.name for e in on.expressions}
+        names = {e.name for e in on.expressions}
         head_items = f"DISTINCT ON ({', '.join(ex.pg(e) for e in on.expressions)}) {items}"
-        return PartitionHead(source, _key_columns(keys, source), head_items, rest, rule="DISTINCT ON")
+        return PartitionHead(source, _key_columns(names, source), head_items, rest, rule="DISTINCT ON")
     if limited(select):
         for key in ("offset", "limit"):
             if select.args.get(key):
@@ -50,7 +52,8 @@ def partition_head(select: exp.Select, stage: Callable[[exp.Query], StageRef]) -
     if not all(smallest <= s for s in sets):
         raise NotDifferentiable("windows over different partitions in one block")
     rule = "Window functions by partition" if smallest else "Window functions over all rows"
-    return PartitionHead(source, _key_columns(smallest, source), items, rest, rule=rule)
+    keys = _key_columns(smallest, source)
+    return PartitionHead(source, keys, items, rest, sorted=_fixed_order(keys, source), rule=rule)
 
 
 def _order_of(select: exp.Select) -> list[exp.Expr]:
@@ -59,6 +62,14 @@ def _order_of(select: exp.Select) -> list[exp.Expr]:
 
 def _key_columns(names: set[str] | frozenset[str], source: StageRef) -> tuple[Column, ...]:
     return tuple(c for c in source.columns if c.name in names)
+
+
+def _fixed_order(keys: tuple[Column, ...], source: StageRef) -> tuple[str, ...]:
+    """A float's sum must come out the same whenever it is computed again, so its order is fixed: partitions first."""
+    if not any(c.type.family == "float" for c in source.columns):
+        return ()
+    rest = [c for c in source.columns if c not in keys]
+    return tuple(f"u.{quote(c.name)}" + ("" if tr.is_orderable(c.type) else "::text") for c in [*keys, *rest])
 
 
 def _index(order: exp.Expr | None, short: set[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -56,6 +57,9 @@ _SYNONYMS = (
     ("now()", "CURRENT_TIMESTAMP"), ("variance(", "var_samp("), ("stddev_samp(", "stddev("), ("bool_and(", "every("),
     ("IS UNKNOWN", "IS NULL"), ("IS NOT UNKNOWN", "IS NOT NULL"),
 )  # fmt: skip
+
+# A frame that ends at the current row need not say so.
+_FRAME = re.compile(r"\b(ROWS|RANGE|GROUPS) BETWEEN ((?:(?!\bAND\b).)*? PRECEDING) AND CURRENT ROW")
 
 SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
 
@@ -333,7 +337,7 @@ class Compiler:
 def _normal(text: str) -> str:
     for a, b in _SYNONYMS:
         text = text.replace(a, b)
-    return text
+    return _FRAME.sub(r"\1 \2", text)
 
 
 def _without_ctes(query: exp.Query) -> exp.Query:

@@ -25,7 +25,6 @@ def rewrite(tree: exp.Query, ctx: Context) -> exp.Query:
     """The query with such functions over a single derived table."""
     tree = tree.copy()
     for select in reversed(list(tree.find_all(exp.Select))):
-        tr.open_left(select)
         _select(select, ctx)
     return tree
 

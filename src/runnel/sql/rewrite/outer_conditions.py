@@ -22,7 +22,6 @@ from runnel.sql.rewrite.context import Context
 def rewrite(select: exp.Select, ctx: Context) -> exp.Select:
     """One block with all of its LEFT JOINs on equalities; raises NotDifferentiable where that cannot be."""
     select = select.copy()
-    tr.open_left(select)
     for position, join in enumerate(select.args.get("joins") or []):
         side = (join.side or "").upper()
         if side == "" or all(_is_equality(c) for c in ex.conjuncts(join.args.get("on"))):

@@ -42,6 +42,7 @@ class _Qualify:
             self.query(cte.this, outer, merged)
         _expand_values(query)
         _cross_joins(query)
+        tr.open_left(query)
         renamed = self._aliases(query, outer)
         inside = outer | {_alias(i) for i in tr.leaf_items(query)}
         visible = merged | tr.merged_columns(query)
