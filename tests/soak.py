@@ -25,6 +25,7 @@ from runnel.server.embedded import EmbeddedServer
 from runnel.spark.session import build_sessions
 from tests.conftest import running_engine
 from tests.oracle.batches import Batches
+from tests.oracle.coverage import table_of
 from tests.oracle.replay import Oracle
 from tests.oracle.scenario import Mismatch
 
@@ -39,6 +40,7 @@ def main() -> int:
     # Ended early, the soak still stops what it started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _stack() as oracle:
+        oracle.lenient = options.lenient
         _show(f"soak: {options.minutes:g} minutes from seed {first}")
         return _soak(oracle, options.minutes * 60, first, options.failures)
 
@@ -48,6 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, help="the first batch; the others follow")
     parser.add_argument("--failures", type=int, default=10, help="stop after so many")
+    parser.add_argument("--lenient", action="store_true", help="pass over queries that are refused at creation")
     return parser.parse_args()
 
 
@@ -99,6 +102,9 @@ def _soak(oracle: Oracle, seconds: float, first: int, most_failures: int) -> int
             _show(f"{reported - started:6.0f} s: {oracle.figures}, {len(failures)} failures")
     spent = time.monotonic() - started
     print(f"\n{oracle.figures}\nin {spent:.0f} s, batches {first} to {number - 1}: {len(failures)} failures")
+    print(f"stream tables per operator:\n{table_of(oracle.figures.operators)}")
+    for reason, times in oracle.figures.refusals.most_common():
+        print(f"  {times} refused: {reason}")
     for batch, text in failures:
         print(f"  batch {batch}: {text.splitlines()[0]}")
     return 1 if failures else 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import psycopg
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from tests.oracle.reduce import reduced
 from tests.oracle.scenario import Mismatch, Scenario
 from tests.oracle.strategies import scenarios
 
@@ -40,59 +43,61 @@ class Batches:
             print_blob=True,
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink],
+            phases=[Phase.generate],
         )
         @given(scenario=scenarios(most_steps=self.most_steps))
         def property_holds(scenario: Scenario) -> None:
             self.check(scenario)
 
-        self._found = None
         try:
             property_holds()
         except _TimeIsOver:
-            if self._found is not None:
-                raise self._found.failure from None
+            return
+        except Mismatch as failure:
+            raise self._smallest(failure) from None
 
     def check(self, scenario: Scenario) -> None:
         """Play a scenario unless the answer is known."""
         text = str(scenario)
         if text in self.failed:
             raise self.failed[text]
-        now = time.monotonic()
-        if now > self.deadline or (self._found is not None and now > self._found.shrink_until):
+        if time.monotonic() > self.deadline:
             raise _TimeIsOver
         if text in self.passed:
             return
         try:
             self.replay(scenario)
         except Exception as failure:
-            # While shrinking, only the same kind of failure counts: another one waits for its own day.
-            if self._found is None or kind(failure) == kind(self._found.failure):
-                self.failed[text] = failure
-                self._keep(text, failure, now)
-                raise
+            self.failed[text] = failure
+            self.notice(f"found {failure!s}".rstrip())
+            raise
         self.passed.add(text)
 
-    def _keep(self, text: str, failure: Exception, now: float) -> None:
-        if self._found is None:
-            self.notice(f"found {failure!s}".rstrip())
-            self._found = _Found(text, failure, now + self.shrink_seconds)
-        elif len(text) < len(self._found.text):
-            self._found = replace(self._found, text=text, failure=failure)
+    def _smallest(self, failure: Mismatch) -> Mismatch:
+        """The failure in its smallest form. Only the same kind counts: another one waits for its own day."""
+        until, best = time.monotonic() + self.shrink_seconds, failure
 
-    _found: _Found | None = None
+        def fails(scenario: Scenario) -> bool:
+            nonlocal best
+            try:
+                self.replay(scenario)
+            except Mismatch as other:
+                if kind(other) != kind(failure):
+                    return False
+                best = other
+                return True
+            except psycopg.Error:
+                return False
+            return False
+
+        reduced(failure.scenario, fails, lambda: time.monotonic() > until)
+        return best
 
 
-def kind(failure: Exception) -> str:
-    """What sort of failure it is: refused, failed, rows that differ, not maintained by deltas."""
-    return failure.problem.split()[0] if isinstance(failure, Mismatch) else type(failure).__name__
-
-
-@dataclass(frozen=True)
-class _Found:
-    text: str
-    failure: Exception
-    shrink_until: float
+def kind(failure: Mismatch) -> str:
+    """What sort of failure it is: refused or failed (and why), rows that differ, not maintained by deltas."""
+    words = re.sub(r"[0-9]+", "", failure.problem).split()
+    return " ".join(words[:6]) if words[0] in ("failed:", "refused:") else words[0]
 
 
 class _TimeIsOver(BaseException):

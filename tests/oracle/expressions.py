@@ -6,21 +6,22 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from tests.oracle.context import firm
 from tests.oracle.values import EXACT, INTEGERS, NUMBERS, Col, chance, constant, pick
 
 Scope = Sequence[Col]
 
 
 def usable(scope: Scope, *kinds: str) -> list[Col]:
-    """Columns of these kinds whose every digit is certain."""
-    return [c for c in scope if not c.rough and (not kinds or c.kind in kinds)]
+    """Columns of these kinds that can be compared: every digit is certain, and the type has an equality."""
+    return [c for c in firm(scope) if not kinds or c.kind in kinds]
 
 
 def expression(draw: st.DrawFn, scope: Scope) -> Col:
     """A column, or something computed from one or two."""
     columns = usable(scope)
     column = pick(draw, columns) if columns else pick(draw, scope)
-    if column.rough or not chance(draw, 55):
+    if not columns or not chance(draw, 55):
         return column
     return computed(draw, column, scope)
 
@@ -42,8 +43,10 @@ def computed(draw: st.DrawFn, column: Col, scope: Scope) -> Col:
             return Col(predicate(draw, scope, 1), "bool")
         case "timestamptz":
             return _instant(draw, column)
-        case _:
+        case "date":
             return _day(draw, column)
+        case _:
+            return _nested(draw, column)
 
 
 def conditional(draw: st.DrawFn, column: Col, scope: Scope) -> Col:
@@ -150,6 +153,25 @@ def _day(draw: st.DrawFn, column: Col) -> Col:
             Col(f"{c}::text", "text"),
         ],
     )
+
+
+def _nested(draw: st.DrawFn, column: Col) -> Col:
+    c = column.sql
+    match column.kind:
+        case "ints":
+            options = [
+                Col(f"cardinality({c})", "int"),
+                Col(f"{c}[1]", "int"),
+                Col(f"{c} || 1", "ints"),
+                Col(f"array_to_string({c}, ',')", "text"),
+            ]
+        case "texts":
+            options = [Col(f"cardinality({c})", "int"), Col(f"array_to_string({c}, ',')", "text")]
+        case "jsonb":
+            options = [Col(f"jsonb_array_length({c})", "int"), Col(f"({c} ->> 0)", "text"), Col(f"{c}::text", "text")]
+        case _:
+            options = [Col(f"{c}::text", "text")]
+    return pick(draw, options)
 
 
 COMPARISONS = ("=", "<", ">=", "<>", ">", "<=")

@@ -88,7 +88,7 @@ def _statement(draw: st.DrawFn, tables: Sequence[Table], *, first_key: int | Non
 
 
 def _where(draw: st.DrawFn, table: Table) -> str:
-    if chance(draw, 15):
+    if chance(draw, 8):
         return ""
     key = table.columns[0].sql
     if draw(st.booleans()):

@@ -1,249 +1,229 @@
-"""Random queries of the shapes that are maintained by deltas, composed with each other."""
+"""Random queries of every shape that is maintained by deltas, composed with each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-from hypothesis import strategies as st
+from tests.oracle import recursion
+from tests.oracle.aggregates import aggregate, having, over
+from tests.oracle.context import Context, Query, Source, firm, named, shown
+from tests.oracle.expressions import COMPARISONS, Scope, expression
+from tests.oracle.joins import FromClause, NextSource, from_clause
+from tests.oracle.lateral import beside, in_select_list
+from tests.oracle.ordering import distinct_on, limited
+from tests.oracle.setops import set_operation
+from tests.oracle.subqueries import condition, plain, scalar, value
+from tests.oracle.values import Col
+from tests.oracle.windows import window_calls
 
-from tests.oracle.expressions import Scope, expression, is_number, predicate, usable
-from tests.oracle.joins import FromClause, NextSource, Source, from_clause
-from tests.oracle.values import INTEGERS, SQL_TYPES, Col, chance, constant, pick, several
+SHAPES = (
+    *("rows", "group", "rows", "group", "distinct", "total", "windows", "set operation", "limited", "distinct on"),
+    *("grouping sets", "with", "windows", "grouped windows", "set operation", "recursive"),
+)
 
 
-@dataclass(frozen=True)
-class Query:
-    """The text of a query and its columns."""
-
-    sql: str
-    columns: Sequence[Col]
-
-
-def query(draw: st.DrawFn, sources: Sequence[Source], depth: int, most_joins: int = 3) -> Query:
-    """A query over the sources, with subqueries down to `depth`."""
-    shapes = ["rows", "group", "rows", "group", "distinct", "total", "union all", "union"]
-    if depth > 0:
-        shapes += ["with"]
-    match pick(draw, shapes):
-        case "rows":
-            return _rows(draw, _next(draw, sources, depth), most_joins)
-        case "distinct":
-            return _distinct(draw, _next(draw, sources, depth), most_joins)
-        case "group":
-            return _group(draw, _next(draw, sources, depth), most_joins, grouped=True)
-        case "total":
-            return _group(draw, _next(draw, sources, depth), most_joins, grouped=False)
+def query(ctx: Context, most: int = 2) -> Query:
+    """A query over the sources, with as many subqueries as the budget allows."""
+    match ctx.pick(SHAPES):
         case "with":
-            return _with(draw, sources, depth)
-        case word:
-            return _union(draw, sources, depth, word.upper())
+            return _with(ctx)
+        case "limited":
+            return limited(ctx, block(ctx, most))
+        case "set operation":
+            return set_operation(ctx, lambda: block(ctx, 2))
+        case "recursive":
+            return recursion.reachable(ctx, _over)
+        case shape:
+            return _block(ctx, shape, most, _next(ctx))
 
 
-def _next(draw: st.DrawFn, sources: Sequence[Source], depth: int) -> NextSource:
+def block(ctx: Context, most: int) -> Query:
+    """One SELECT without an order of its own, or a set operation of two."""
+    if ctx.spend(12):
+        return set_operation(ctx, lambda: _block(ctx, ctx.pick(["rows", "group"]), 1, _next(ctx)))
+    return _block(ctx, ctx.pick(["rows", "group", "rows", "distinct", "windows"]), most, _next(ctx))
+
+
+def _block(ctx: Context, shape: str, most: int, source: NextSource) -> Query:
+    match shape:
+        case "group":
+            return _group(ctx, source, most, grouped=True)
+        case "total":
+            return _group(ctx, source, most, grouped=False)
+        case "distinct":
+            return _distinct(ctx, source, most)
+        case "windows":
+            return _windows(ctx, source, min(most, 2))
+        case "grouped windows":
+            return _grouped_windows(ctx, source, min(most, 2))
+        case "grouping sets":
+            return _grouping_sets(ctx, source, min(most, 2))
+        case "distinct on":
+            clause = _from(ctx, source, min(most, 2))
+            return distinct_on(ctx, clause, _where(ctx, clause))
+        case _:
+            return _rows(ctx, source, most)
+
+
+def _next(ctx: Context) -> NextSource:
+    """Where a block takes its next FROM item from: mostly a table, sometimes a query."""
+
     def source() -> Source:
-        if depth > 0 and chance(draw, 30):
-            inner = query(draw, sources, depth - 1, 2)
-            return Source(f"({inner.sql})", inner.columns)
-        return pick(draw, sources)
+        return query(ctx, 2).source() if ctx.spend(30) else ctx.pick(ctx.sources)
 
     return source
 
 
-def _where(draw: st.DrawFn, clause: FromClause) -> str:
-    conditions = [clause.condition] if clause.condition else []
-    if chance(draw, 45):
-        conditions.append(predicate(draw, clause.scope))
+def _from(ctx: Context, source: NextSource, most: int) -> FromClause:
+    clause = from_clause(ctx, source, most)
+    return beside(ctx, clause) if ctx.chance(15) else clause
+
+
+def _where(ctx: Context, clause: FromClause) -> str:
+    conditions = list(clause.conditions)
+    if ctx.chance(45):
+        conditions.append(condition(ctx, clause.scope))
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def _named(items: Sequence[Col]) -> tuple[str, list[Col]]:
-    """A select list, and its columns under their new names."""
-    text = ", ".join(f"{c.sql} AS c{i}" for i, c in enumerate(items))
-    return text, [replace(c, sql=f"c{i}") for i, c in enumerate(items)]
+# -- rows --------------------------------------------------------------------------------------------------
 
 
-def _rows(draw: st.DrawFn, source: NextSource, most: int) -> Query:
-    clause = from_clause(draw, source, most)
-    text, columns = _named([expression(draw, clause.scope) for _ in range(draw(st.integers(1, 4)))])
-    return Query(f"SELECT {text} FROM {clause.sql}{_where(draw, clause)}", columns)
+def _rows(ctx: Context, source: NextSource, most: int) -> Query:
+    clause = _from(ctx, source, most)
+    items = [value(ctx, clause.scope) for _ in range(ctx.number(1, 4))]
+    unique = clause.unique
+    if ctx.chance(5):
+        column = in_select_list(ctx, clause)
+        items, unique = items + ([column] if column else []), None
+    items = _comparable(items, firm(clause.scope)[:1])
+    text, columns = named(items)
+    return Query(f"SELECT {text} FROM {clause.sql}{_where(ctx, clause)}", columns, shown(items, unique))
 
 
-def _distinct(draw: st.DrawFn, source: NextSource, most: int) -> Query:
-    clause = from_clause(draw, source, most)
-    text, columns = _named(_keys(draw, clause.scope, 1, 3))
-    return Query(f"SELECT DISTINCT {text} FROM {clause.sql}{_where(draw, clause)}", columns)
+def _distinct(ctx: Context, source: NextSource, most: int) -> Query:
+    clause = _from(ctx, source, most)
+    text, columns = named(_keys(ctx, clause.scope, 1, 3))
+    names = tuple(c.sql for c in columns)
+    return Query(f"SELECT DISTINCT {text} FROM {clause.sql}{_where(ctx, clause)}", columns, names)
 
 
-def _keys(draw: st.DrawFn, scope: Scope, least: int, most: int) -> list[Col]:
+def _comparable(items: list[Col], spare: Sequence[Col]) -> list[Col]:
+    """With at least one column that can be compared, because whoever reads the query may need one."""
+    return items if firm(items) else [*items, *spare]
+
+
+def _keys(ctx: Context, scope: Scope, least: int, most: int) -> list[Col]:
     """Expressions to group by: their text is compared, so their digits must be certain."""
     found: list[Col] = []
-    for _ in range(draw(st.integers(least, most))):
-        key = expression(draw, scope)
-        if key.rough:
+    for _ in range(ctx.number(least, most)):
+        key = expression(ctx.draw, scope)
+        if not firm([key]):
             key = Col(f"({key.sql} IS NULL)", "bool")
         if key.sql not in [f.sql for f in found]:
             found.append(key)
     return found
 
 
-# -- aggregates --------------------------------------------------------------------------------------------
-
-SPREADS = ("stddev", "variance", "var_pop", "stddev_pop", "stddev_samp", "var_samp")
+# -- groups ------------------------------------------------------------------------------------------------
 
 
-def _group(draw: st.DrawFn, source: NextSource, most: int, *, grouped: bool) -> Query:
-    clause = from_clause(draw, source, most)
-    keys = _keys(draw, clause.scope, 1, 2) if grouped else []
-    calls = [aggregate(draw, clause.scope) for _ in range(draw(st.integers(0 if keys else 1, 3)))]
-    shown = [k for k in keys if not chance(draw, 10)]
-    items = shown + [over(draw, c) if chance(draw, 30) else c for c in calls]
-    if not items:
-        items = [Col("count(*)", "bigint", small=False)]
-    text, columns = _named(items)
-    sql = f"SELECT {text} FROM {clause.sql}{_where(draw, clause)}"
+def _group(ctx: Context, source: NextSource, most: int, *, grouped: bool) -> Query:
+    clause = _from(ctx, source, most)
+    keys = _keys(ctx, clause.scope, 1, 2) if grouped else []
+    calls = [aggregate(ctx, clause.scope) for _ in range(ctx.number(0 if keys else 1, 3))]
+    items = [k for k in keys if not ctx.chance(10)] + [over(ctx, c) if ctx.chance(30) else c for c in calls]
+    if plain(keys) and ctx.spend(6):
+        items.append(scalar(ctx, plain(keys)))
+    items = _comparable(items, [Col("count(*)", "bigint", small=False)])
+    text, columns = named(items)
+    sql = f"SELECT {text} FROM {clause.sql}{_where(ctx, clause)}"
     if keys:
         sql += f" GROUP BY {', '.join(k.sql for k in keys)}"
-    if chance(draw, 25):
-        sql += f" HAVING {_having(draw, calls)}"
+    if ctx.chance(25):
+        sql += f" HAVING {_having(ctx, keys, calls)}"
+    return Query(sql, columns, shown(items, [k.sql for k in keys]) if keys else ())
+
+
+def _having(ctx: Context, keys: Sequence[Col], calls: Sequence[Col]) -> str:
+    if not ctx.spend(25):
+        return having(ctx, calls)
+    asked = scalar(ctx, plain(keys))
+    if asked.kind in ("bigint", "int", "numeric") and not asked.rough:
+        return f"count(*) {ctx.pick(COMPARISONS)} {asked.sql}"
+    return f"{asked.sql} IS NOT NULL"
+
+
+def _grouping_sets(ctx: Context, source: NextSource, most: int) -> Query:
+    clause = _from(ctx, source, most)
+    keys = _keys(ctx, clause.scope, 2, 3)
+    k = [key.sql for key in keys]
+    grouping = f"GROUPING({', '.join(k)})"
+    calls = [aggregate(ctx, clause.scope) for _ in range(ctx.number(1, 2))]
+    items = _comparable([*keys, *calls, *([Col(grouping, "int")] if ctx.chance(60) else [])], [])
+    text, columns = named(items)
+    every = ", ".join(k)
+    forms = [
+        f"ROLLUP ({every})",
+        f"CUBE ({', '.join(k[:2])})" + "".join(f", {x}" for x in k[2:]),
+        f"GROUPING SETS (({every}), ({k[0]}), ())",
+        f"GROUPING SETS (({', '.join(k[1:] or k)}), ({k[0]}), ({k[0]}))",
+        f"{k[0]}, ROLLUP ({', '.join(k[1:] or k)})",
+        f"GROUPING SETS (({k[0]}), ROLLUP ({every}))",
+    ]
+    sql = f"SELECT {text} FROM {clause.sql}{_where(ctx, clause)} GROUP BY {ctx.pick(forms)}"
+    if ctx.chance(20):
+        condition_on = grouping + " = 0" if ctx.chance(30) else having(ctx, calls)
+        sql += f" HAVING {condition_on}"
     return Query(sql, columns)
 
 
-def aggregate(draw: st.DrawFn, scope: Scope) -> Col:
-    """One aggregate call over the columns in scope."""
-    argument = expression(draw, scope)
-    a = argument.sql
-    options = [
-        Col("count(*)", "bigint", small=False),
-        Col(f"count({a})", "bigint", small=False),
-    ]
-    if not argument.rough:
-        options.append(Col(f"count(DISTINCT {a})", "bigint", small=False))
-        options += [
-            Col(f"bool_and({predicate(draw, scope, 0)})", "bool"),
-            Col(f"bool_or({predicate(draw, scope, 0)})", "bool"),
-        ]
-    if argument.kind == "bool":
-        options.append(Col(f"every({a})", "bool"))
-    elif not (argument.rough and argument.kind == "float8"):
-        options += [Col(f"min({a})", argument.kind, argument.rough, small=False)]
-        options += [Col(f"max({a})", argument.kind, argument.rough, small=False)]
-    if is_number(argument):
-        options = _sums(draw, argument) + options
-    if argument.kind in INTEGERS:
-        options.append(Col(f"bit_or({a})", argument.kind, small=False))
-    call = pick(draw, options)
-    if chance(draw, 20):
-        return replace(call, sql=f"{call.sql} FILTER (WHERE {predicate(draw, scope, 0)})")
-    return call
+# -- windows -----------------------------------------------------------------------------------------------
 
 
-def _sums(draw: st.DrawFn, argument: Col) -> list[Col]:
-    a, is_float = argument.sql, argument.kind == "float8"
-    total = "bigint" if argument.kind == "int" else "float8" if is_float else "numeric"
-    fraction = "float8" if is_float else "numeric"
-    sums = [
-        Col(f"sum({a})", total, argument.rough, small=False),
-        Col(f"avg({a})", fraction, True, small=False),
-    ]
-    if not argument.rough:
-        sums.append(Col(f"sum(DISTINCT {a})", total, small=False))
-        sums.append(Col(f"{pick(draw, SPREADS)}({a})", fraction, True, small=False))
-        if argument.kind == "numeric":
-            # How many digits the mean of a mean has follows from all of its inputs: allowed, yet never a key.
-            sums.append(Col(f"avg(DISTINCT {a})", "numeric", True, small=False))
-    return sums
+def _windows(ctx: Context, source: NextSource, most: int) -> Query:
+    clause = _from(ctx, source, most)
+    scope = firm(clause.scope)
+    plain_items = [expression(ctx.draw, scope) for _ in range(ctx.number(1, 2))]
+    calls, window = window_calls(ctx, scope, clause.total(), scope)
+    items = [*plain_items, *calls]
+    text, columns = named(items)
+    sql = f"SELECT {text} FROM {clause.sql}{_where(ctx, clause)}{window}"
+    return Query(sql, columns, shown(items, clause.unique))
 
 
-def over(draw: st.DrawFn, call: Col) -> Col:
-    """An expression over aggregates."""
-    c = call.sql
-    if call.kind in INTEGERS:
-        options = [Col(f"{c} + count(*)", "bigint", small=False), Col(f"COALESCE({c}, 0)", call.kind, small=False)]
-        return pick(draw, [*options, Col(f"CASE WHEN count(*) > 1 THEN {c} ELSE -1 END", call.kind, small=False)])
-    if call.kind == "numeric":
-        rounded = Col(f"round({c}, 2)", "numeric", small=False)
-        return pick(draw, [rounded, Col(f"COALESCE({c}, 0) / (1 + count(*))", "numeric", rough=True, small=False)])
-    if call.kind == "text":
-        return Col(f"{c} || count(*)::text", "text")
-    if call.kind == "bool":
-        return Col(f"COALESCE({c}, false)", "bool")
-    return call
+def _grouped_windows(ctx: Context, source: NextSource, most: int) -> Query:
+    clause = _from(ctx, source, most)
+    keys = _keys(ctx, clause.scope, 1, 2)
+    groups = [*keys, *firm([aggregate(ctx, clause.scope) for _ in range(ctx.number(1, 2))])]
+    calls, window = window_calls(ctx, groups, keys, keys)
+    items = [*groups, *calls]
+    text, columns = named(items)
+    by = ", ".join(k.sql for k in keys)
+    sql = f"SELECT {text} FROM {clause.sql}{_where(ctx, clause)} GROUP BY {by}{window}"
+    return Query(sql, columns, shown(items, [k.sql for k in keys]))
 
 
-def _having(draw: st.DrawFn, calls: Sequence[Col]) -> str:
-    known = usable(calls)
-    if known and chance(draw, 50):
-        call = pick(draw, known)
-        return pick(draw, [f"{call.sql} > {constant(draw, call.kind)}", f"{call.sql} IS NOT NULL"])
-    return pick(draw, ["count(*) > 1", "count(*) < 3", "count(*) >= 1"])
+# -- WITH --------------------------------------------------------------------------------------------------
 
 
-# -- set operations and CTEs -------------------------------------------------------------------------------
-
-
-def _union(draw: st.DrawFn, sources: Sequence[Source], depth: int, word: str) -> Query:
-    first = _member(draw, sources, depth)
-    kinds = [c.kind for c in first.columns]
-    parts = [first]
-    for _ in range(draw(st.integers(1, 2))):
-        parts.append(_like(draw, _member(draw, sources, depth), kinds))
-    distinct = word == "UNION"
-    texts = [_exact(draw, p) if distinct else p.sql for p in parts]
-    mixed = distinct and chance(draw, 20)
-    sql = f" {word} ".join(texts) if not mixed else f"{texts[0]} UNION ALL {' UNION '.join(texts[1:])} UNION {texts[0]}"
-    rough = [not distinct and any(p.columns[i].rough for p in parts) for i in range(len(kinds))]
-    kinds = ["numeric" if k == "money" else k for k in kinds]
-    return Query(sql, [Col(f"c{i}", k, r, small=False) for i, (k, r) in enumerate(zip(kinds, rough, strict=True))])
-
-
-def _member(draw: st.DrawFn, sources: Sequence[Source], depth: int) -> Query:
-    shape = pick(draw, ["rows", "rows", "group", "distinct"])
-    source = _next(draw, sources, depth - 1)
-    match shape:
-        case "rows":
-            return _rows(draw, source, 2)
-        case "group":
-            return _group(draw, source, 2, grouped=True)
-        case _:
-            return _distinct(draw, source, 2)
-
-
-def _like(draw: st.DrawFn, member: Query, kinds: Sequence[str]) -> Query:
-    """The member with columns of the given kinds: its own where they fit, constants elsewhere."""
-    items = []
-    for kind in kinds:
-        fitting = [c for c in member.columns if c.kind == kind]
-        if fitting:
-            items.append(pick(draw, fitting))
-        else:
-            items.append(Col(constant(draw, kind) if not chance(draw, 30) else f"NULL::{SQL_TYPES[kind]}", kind))
-    text, columns = _named(items)
-    return Query(f"SELECT {text} FROM ({member.sql}) u", columns)
-
-
-def _exact(draw: st.DrawFn, member: Query) -> str:
-    """The member without rough columns, which DISTINCT would have to compare."""
-    if not any(c.rough for c in member.columns):
-        return member.sql
-    items = [f"NULL::{SQL_TYPES[c.kind]} AS {c.sql}" if c.rough else f"{c.sql} AS {c.sql}" for c in member.columns]
-    return f"SELECT {', '.join(items)} FROM ({member.sql}) u"
-
-
-def _with(draw: st.DrawFn, sources: Sequence[Source], depth: int) -> Query:
+def _with(ctx: Context) -> Query:
     """CTEs, each of which may read the ones before, used once or several times."""
-    # Named by depth: an inner WITH must not hide the names of an outer one.
-    names, known, parts = [f"q{depth}", f"r{depth}"], list(sources), []
-    for name in several(draw, names, 1, 2):
-        inner = query(draw, known, depth - 1, 2)
-        parts.append(f"{name} AS ({inner.sql})")
+    inner, parts = ctx, []
+    newest = ctx.sources[0]
+    for _ in range(ctx.number(1, 2)):
+        made = query(inner, 2)
+        newest = Source(ctx.name("q"), made.columns, made.unique)
+        hint = ctx.pick(["", "", "", "MATERIALIZED ", "NOT MATERIALIZED "])
+        parts.append(f"{newest.sql} AS {hint}({made.sql})")
         # The CTE is several times in the list, so that it is likely to be used, perhaps with itself.
-        known = [Source(name, inner.columns)] * 3 + known
-    shape = pick(draw, ["rows", "group", "distinct"])
-    source = _next(draw, known, 0)
-    first = Source(known[0].sql, known[0].columns)
-    used = iter([first])
-    body = {"rows": _rows, "distinct": _distinct}.get(shape)
-    take: NextSource = lambda: next(used, None) or source()  # noqa: E731
-    main = body(draw, take, 2) if body else _group(draw, take, 2, grouped=True)
-    return Query(f"WITH {', '.join(parts)} {main.sql}", main.columns)
+        inner = inner.knowing(newest, newest)
+    main = _over(inner, newest)
+    return Query(f"WITH {', '.join(parts)} {main.sql}", main.columns, main.unique)
+
+
+def _over(ctx: Context, source: Source) -> Query:
+    """A block that reads the source, perhaps beside others."""
+    used = iter([source])
+    shape = ctx.pick(["rows", "group", "distinct", "windows", "distinct on", "grouping sets"])
+    return _block(ctx, shape, 2, lambda: next(used, None) or ctx.pick(ctx.sources))

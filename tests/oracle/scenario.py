@@ -19,6 +19,10 @@ class Scenario:
     streams: Mapping[str, str]
     steps: Sequence[Sequence[str]]
     time_zone: str = "UTC"
+    tied: Sequence[str] = ()
+    """Stream tables whose order leaves ties: there only the query as Runnel completed it says which rows are right."""
+    twins: bool = False
+    """Whether each stream table has a twin in FULL mode, which must never differ from it."""
 
     def __str__(self) -> str:
         lines = ["replay(", "    Scenario(", "        tables=["]
@@ -31,6 +35,10 @@ class Scenario:
         lines.append("        ],")
         if self.time_zone != "UTC":
             lines.append(f'        time_zone="{self.time_zone}",')
+        if self.tied:
+            lines.append(f"        tied={tuple(self.tied)!r},".replace("'", '"'))
+        if self.twins:
+            lines.append("        twins=True,")
         lines += ["    )", ")"]
         return "\n".join(lines)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.oracle.values import SQL_TYPES, Col, chance, pick, value
 
-KINDS = ("int", "text", "money", "int", "bigint", "numeric", "bool", "timestamptz", "date", "float8")
+KINDS = ("int", "text", "money", "int", "bigint", "numeric", "bool", "timestamptz", "date", "float8", "ints", "jsonb")
 NAMES = ("a", "b", "c", "d", '"Total ""x"""')
 
 

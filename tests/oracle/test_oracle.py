@@ -6,6 +6,7 @@ import pytest
 
 from tests.oracle.batches import Batches
 from tests.oracle.replay import Oracle
+from tests.oracle.scenario import Mismatch, Scenario
 
 BATCHES = 4
 
@@ -19,3 +20,15 @@ def batches(oracle: Oracle) -> Batches:
 @pytest.mark.parametrize("number", range(BATCHES))
 def test_stream_tables_equal_their_queries(batches: Batches, number: int) -> None:
     batches.run(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["UPDATE s0 SET c0 = 7 WHERE c0 = 1", "DELETE FROM s0", "INSERT INTO s0 TABLE s0"])
+def test_a_wrong_row_does_not_go_unnoticed(oracle: Oracle, damage: str) -> None:
+    scenario = Scenario(
+        tables=["CREATE TABLE t0 (k int)", "INSERT INTO t0 VALUES (1), (2)"],
+        streams={"s0": "SELECT a0.k AS c0 FROM t0 a0"},
+        steps=[["INSERT INTO t0 VALUES (3)"], [damage]],
+    )
+    with pytest.raises(Mismatch, match="s0 after step 1: missing"):
+        oracle.replay(scenario)

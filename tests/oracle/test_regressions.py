@@ -116,3 +116,70 @@ def test_null_dates_compare_with_nothing(replay: Replay) -> None:
             ],
         )
     )
+
+
+def test_aggregates_with_filter_and_within_group_below_windows(replay: Replay) -> None:
+    """The aggregate was taken out of its FILTER and its WITHIN GROUP, and PostgreSQL did not know what was left."""
+    replay(
+        Scenario(
+            tables=["CREATE TABLE t0 (k int, a int)", "INSERT INTO t0 VALUES (1, 1), (1, 2), (2, 5), (NULL, 2)"],
+            streams={
+                "s0": "SELECT k AS c0, count(*) FILTER (WHERE a > 1) AS c1, rank() OVER (ORDER BY k) AS c2 "
+                "FROM t0 GROUP BY k",
+                "s1": "SELECT k AS c0, mode() WITHIN GROUP (ORDER BY a) AS c1, "
+                "lag(percentile_disc(0.5) WITHIN GROUP (ORDER BY a)) OVER (ORDER BY k) AS c2 FROM t0 GROUP BY k",
+                "s2": "SELECT first_value(c0) OVER (ORDER BY c0) AS c0 FROM (SELECT k AS c0, "
+                "count(percentile_disc(0.5) WITHIN GROUP (ORDER BY a)) OVER (ORDER BY k) AS c1 FROM t0 GROUP BY k) x",
+            },
+            steps=[
+                ["INSERT INTO t0 VALUES (2, 1), (3, NULL)"],
+                ["DELETE FROM t0 WHERE k = 1"],
+                ["UPDATE t0 SET a = 3"],
+            ],
+            twins=True,
+        )
+    )
+
+
+def test_members_of_a_union_above_another_set_operation(replay: Replay) -> None:
+    """Columns that nobody reads were left out of some members of the UNION ALL only."""
+    replay(
+        Scenario(
+            tables=[
+                "CREATE TABLE t0 (k int, a int)",
+                "CREATE TABLE t1 (id int PRIMARY KEY, a int)",
+                "INSERT INTO t0 VALUES (1, 1), (1, 1), (2, NULL)",
+                "INSERT INTO t1 VALUES (1, 1), (3, NULL)",
+            ],
+            streams={
+                "s0": "SELECT count(*) AS c0 FROM ((SELECT k, a FROM t0) EXCEPT (SELECT id, a FROM t1) "
+                "UNION ALL (SELECT 1, NULL::int FROM (SELECT k FROM t0) u)) x",
+            },
+            steps=[["DELETE FROM t1 WHERE id = 1"], ["INSERT INTO t0 VALUES (3, NULL), (4, 4)"], ["DELETE FROM t0"]],
+            twins=True,
+        )
+    )
+
+
+def test_functions_of_the_padded_side_of_an_outer_join(replay: Replay) -> None:
+    replay(
+        Scenario(
+            tables=[
+                "CREATE TABLE t0 (k int, a int)",
+                "CREATE TABLE t1 (id int PRIMARY KEY, a int, b int[])",
+                "INSERT INTO t0 VALUES (1, 1), (2, 2), (NULL, 3)",
+                "INSERT INTO t1 VALUES (1, 2, '{1,NULL,1}'), (3, 5, '{}')",
+            ],
+            streams={
+                "s0": "SELECT a0.a AS c0, a8.v AS c1 FROM t0 a0 LEFT JOIN t1 a1 ON a1.id = a0.k "
+                "CROSS JOIN LATERAL unnest(a1.b) AS a8(v)",
+                "s1": "SELECT a0.a AS c0, a8.v AS c1 FROM t0 a0 LEFT JOIN t1 a1 ON a1.id = a0.k "
+                "LEFT JOIN LATERAL generate_series(1, LEAST(a1.a, 3)) AS a8(v) ON true",
+            },
+            steps=[
+                ["INSERT INTO t1 VALUES (2, 1, '{7}')", "INSERT INTO t0 VALUES (3, 4)"],
+                ["UPDATE t1 SET b = '{9,9}', a = 3 WHERE id = 1"],
+                ["DELETE FROM t1 WHERE id = 2", "UPDATE t1 SET b = NULL WHERE id = 1"],
+            ],
+        )
+    )

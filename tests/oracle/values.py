@@ -20,13 +20,19 @@ SQL_TYPES = {
     "timestamptz": "timestamptz",
     "date": "date",
     "float8": "float8",
+    "ints": "int[]",
+    "jsonb": "jsonb",
+    "texts": "text[]",
+    "object": "jsonb",
+    "json": "json",
 }
-"""The kinds of columns, and their types; `money` is a numeric whose digits are known."""
+"""The kinds of columns, and their types; `money` is a numeric whose digits are known, `jsonb` is always an array."""
 
 INTEGERS = ("int", "bigint")
 EXACT = ("int", "bigint", "money", "numeric")
 NUMBERS = (*EXACT, "float8")
 TIMES = ("timestamptz", "date")
+NESTED = ("ints", "jsonb", "texts", "object", "json")
 
 # Floats are multiples of a quarter, so that sums do not depend on the order of addition; minus zero is left out
 # because PostgreSQL may then print either zero of a group.
@@ -58,6 +64,11 @@ VALUES: dict[str, tuple[str, ...]] = {
     ),
     "date": ("'2026-01-01'", "'2026-01-02'", "'2026-03-08'", "'2024-02-29'"),
     "float8": ("0", "0.25", "1.5", "-2.75", "3", "1000000.5", "'NaN'", "'Infinity'"),
+    "ints": ("'{1,2}'", "'{}'", "'{0}'", "'{3,NULL,3}'", "'{2,1}'"),
+    "jsonb": ("'[1, 2]'", "'[]'", "'[\"a\", null]'", '\'[{"x": 1}, 2, "b"]\'', "'[[1], true]'"),
+    "texts": ("'{a,b}'", "'{}'", "'{NULL}'"),
+    "object": ("'{}'", "'{\"a\": 1}'"),
+    "json": ("'[]'", "'{\"a\":  1}'"),
 }
 
 
@@ -95,7 +106,8 @@ def value(draw: st.DrawFn, kind: str, *, finite: bool = True) -> str:
     options = VALUES[kind]
     if finite:
         options = tuple(v for v in options if v not in ("'NaN'", "'Infinity'", "'infinity'"))
-    return pick(draw, options)
+    # Most values from the front of the list, so that rows meet.
+    return pick(draw, options if chance(draw, 40) else options[:4])
 
 
 def constant(draw: st.DrawFn, kind: str) -> str:

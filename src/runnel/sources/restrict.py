@@ -1,20 +1,21 @@
 """Follow join keys from a delta to the rows it can meet.
 
 Starting at the changed leaf, the distinct keys of what was read narrow the read of each neighbour in the join
-graph, and so on outwards. A read that cannot be narrowed, or only by too many keys, is a whole read.
+graph, and so on outwards. A leaf that a join compares by several columns is narrowed by all of them whose other
+side is known. A read that cannot be narrowed, or only by too many keys, is a whole read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from runnel.delta.parts import Seed, Term
 from runnel.model.names import quote
-from runnel.plan.stage import Branch, Equi, Inner, Leaf, LeafNode, Outer, Relation, Tree
+from runnel.plan.stage import Branch, Equi, Inner, Leaf, LeafNode, Outer, Relation, Tree, tree_leaves
 from runnel.sources.statements import Restriction
 
 MAX_KEYS = 50_000
@@ -44,18 +45,64 @@ class Reads:
         return pa.concat_tables([after.select(shared), delta.select(shared)])
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """From the rows of one leaf to those of another, by a join key."""
+
+    near: int
+    column: int
+    far: int
+    sql: str
+    key: Equi
+    join: int
+    """Which join of the tree it belongs to."""
+
+
 def edges(tree: Tree) -> Iterator[Equi]:
     """All join keys of a tree."""
+    for join in _joins(tree):
+        yield from join.equi
+
+
+def ways(tree: Tree, changed: int) -> list[Way]:
+    """The ways by which keys may be followed when the leaf `changed` changes.
+
+    Rows that an outer join preserves are there whether they find a match or not. So the matches must not narrow them,
+    unless it is the matches that change: then only the rows that meet one are concerned.
+    """
+    found = []
+    for number, join in enumerate(_joins(tree)):
+        for key in join.equi:
+            for near, column, far, sql in (
+                (key.left_leaf, key.left, key.right_leaf, key.right_sql),
+                (key.right_leaf, key.right, key.left_leaf, key.left_sql),
+            ):
+                if _may_follow(join, near, changed):
+                    found.append(Way(near, column, far, sql, key, number))
+    return found
+
+
+def _may_follow(join: Inner | Outer, near: int, changed: int) -> bool:
+    if isinstance(join, Inner):
+        return True
+    from_right = near in set(tree_leaves(join.right))
+    if join.kind == "left" and not from_right:
+        return True
+    return changed in set(tree_leaves(join.right if from_right else join.left))
+
+
+def _joins(tree: Tree) -> Iterator[Inner | Outer]:
+    """Every join of a tree."""
     match tree:
         case LeafNode():
             return
-        case Inner(children=children, equi=equi):
+        case Inner(children=children):
             for child in children:
-                yield from edges(child)
-        case Outer(left=left, right=right, equi=equi):
-            yield from edges(left)
-            yield from edges(right)
-    yield from equi
+                yield from _joins(child)
+        case Outer(left=left, right=right):
+            yield from _joins(left)
+            yield from _joins(right)
+    yield tree
 
 
 def distinct_keys(table: pa.Table, column: str) -> tuple[object, ...]:
@@ -65,7 +112,7 @@ def distinct_keys(table: pa.Table, column: str) -> tuple[object, ...]:
 
 def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, pa.Table], read: ReadAfter, cost: Cost) -> Reads:
     """All after-reads that a term needs besides the deltas of the changed leaves."""
-    keys = list(edges(branch.tree))
+    keys = ways(branch.tree, term.leaf)
     needed = {leaf for part in term.parts for leaf, version in part.versions.items() if version != "delta"}
     reads = Reads(deltas=deltas)
     if not term.restricted:
@@ -87,7 +134,7 @@ def _reads_from_join_keys(
     term: Term,
     deltas: Mapping[int, pa.Table],
     needed: set[int],
-    keys: list[Equi],
+    keys: list[Way],
     read: ReadAfter,
     cost: Cost,
 ) -> Reads:
@@ -96,7 +143,7 @@ def _reads_from_join_keys(
     scouting = Reads(deltas=deltas)
     found: Mapping[int, pa.Table] = {term.leaf: deltas[term.leaf]}
     if inner.leaf != term.leaf:
-        inside_keys = [k for k in keys if {k.left_leaf, k.right_leaf} <= term.inside]
+        inside_keys = [k for k in keys if {k.near, k.far} <= term.inside]
         _spread(branch, found, set(term.inside) - {term.leaf}, inside_keys, scouting, read, cost)
         if inner.leaf not in scouting.after:
             for leaf in sorted(needed):
@@ -129,7 +176,7 @@ def _spread(
     branch: Branch,
     known: Mapping[int, pa.Table],
     needed: set[int],
-    keys: list[Equi],
+    keys: list[Way],
     reads: Reads,
     read: ReadAfter,
     cost: Cost,
@@ -150,27 +197,23 @@ def _spread(
 
 
 def _best_step(
-    branch: Branch, frontier: Mapping[int, pa.Table], waiting: set[int], keys: list[Equi], cost: Cost
+    branch: Branch, frontier: Mapping[int, pa.Table], waiting: set[int], keys: list[Way], cost: Cost
 ) -> tuple[int, Restriction] | None:
     """The next leaf to read and its keys: the read that touches the fewest rows."""
-    candidates: list[tuple[float, int, Restriction]] = []
-    for key in keys:
-        for near, near_column, far, far_sql in (
-            (key.left_leaf, key.left, key.right_leaf, key.right_sql),
-            (key.right_leaf, key.right, key.left_leaf, key.left_sql),
-        ):
-            if near not in frontier or far not in waiting:
-                continue
-            column = branch.leaves[near].column(near_column)
-            values = distinct_keys(frontier[near], column)
-            if len(values) <= MAX_KEYS:
-                # NULL may come from the rows or from padding.
-                restriction = Restriction(far_sql, key.array_type, values, include_null=key.null_safe)
-                candidates.append((cost(far, far_sql, len(values)), far, restriction))
-    if not candidates:
+    steps: list[tuple[float, int, Way, Restriction]] = []
+    for way in keys:
+        if way.near not in frontier or way.far not in waiting:
+            continue
+        values = distinct_keys(frontier[way.near], branch.leaves[way.near].column(way.column))
+        if len(values) <= MAX_KEYS:
+            # NULL may come from the rows or from padding.
+            restriction = Restriction(way.sql, way.key.array_type, values, include_null=way.key.null_safe)
+            steps.append((cost(way.far, way.sql, len(values)), way.far, way, restriction))
+    if not steps:
         return None
-    _, leaf, best = min(candidates, key=lambda c: c[:2])
-    return leaf, best
+    _, leaf, best, restriction = min(steps, key=lambda s: s[:2])
+    also = tuple(r for _, far, way, r in steps if far == leaf and way != best and way.join == best.join)
+    return leaf, replace(restriction, also=also)
 
 
 def is_indexed(leaf: Leaf, sql: str) -> bool:

@@ -35,11 +35,13 @@ class Restriction:
     array_type: str
     values: tuple[object, ...]
     include_null: bool = False
+    also: tuple[Restriction, ...] = ()
+    """Further columns of the same join: a row must satisfy all."""
 
     @property
     def is_empty(self) -> bool:
         """Whether no row can satisfy it."""
-        return not self.values and not self.include_null
+        return (not self.values and not self.include_null) or any(r.is_empty for r in self.also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +138,13 @@ def after_query(
     items = [_escape(c) for c in _columns(leaf, keys)]
     params: dict[str, object] = {}
     extra: list[str] = []
-    if restriction is not None:
-        condition = f"({_escape(restriction.sql)}) = ANY(%(keys)s::text[]::{restriction.array_type}[])"
-        if restriction.include_null:
-            condition = f"({condition} OR ({_escape(restriction.sql)}) IS NULL)"
+    for number, part in enumerate([restriction, *restriction.also] if restriction is not None else []):
+        name = f"keys{number or ''}"
+        condition = f"({_escape(part.sql)}) = ANY(%({name})s::text[]::{part.array_type}[])"
+        if part.include_null:
+            condition = f"({condition} OR ({_escape(part.sql)}) IS NULL)"
         extra.append(condition)
-        params["keys"] = [str(v) if not isinstance(v, bool) else ("t" if v else "f") for v in restriction.values]
+        params[name] = [str(v) if not isinstance(v, bool) else ("t" if v else "f") for v in part.values]
     if leaf.clock_filters:
         params["now"] = clock.now
     source = f"FROM {leaf_rows(leaf, _escape(relation), where)}{_where(leaf, NOW, extra)}"

@@ -25,8 +25,15 @@ def rewrite(tree: exp.Query, ctx: Context) -> exp.Query:
     """The query with such functions over a single derived table."""
     tree = tree.copy()
     for select in reversed(list(tree.find_all(exp.Select))):
-        _select(select, ctx)
+        if not _is_recursive(select):
+            _select(select, ctx)
     return tree
+
+
+def _is_recursive(select: exp.Select) -> bool:
+    """Whether the block belongs to a recursive query, whose own rules expand functions."""
+    clause = select.find_ancestor(exp.With)
+    return clause is not None and bool(clause.args.get("recursive"))
 
 
 def is_enclosed(item: exp.Expr) -> bool:
