@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
 import runnel
 from runnel.plan.render import WIDTH, render_plan
+from runnel.server.embedded import EmbeddedServer
 from runnel.sql.compile import compile_query
+from tests.conftest import TEMPLATE
+from tests.corpus.cases import load, topics
+from tests.corpus.databases import without_engine
 from tests.e2e.helpers import Stream, script
 
 TABLES = """
@@ -156,6 +162,24 @@ def test_recursion_names_its_parts(conn: psycopg.Connection) -> None:
     assert "recursion r (UNION)" in text
     assert "base = stage 0: rows" in text
     assert "e = stage 1: rows" in text
+
+
+@pytest.mark.parametrize("path", topics(), ids=lambda path: path.stem)
+def test_every_plan_of_the_corpus_can_be_read(path: Path, server: EmbeddedServer) -> None:
+    """No line is too long, and no leaf number or travelling form is left."""
+    topic = load(path)
+    with without_engine(server, topic, TEMPLATE) as db:
+        for case in topic.maintained:
+            compiled = compile_query(db, case.query, settings={})
+            if compiled.plan is None:
+                assert compiled.entry is not None and compiled.detail, case.name
+                continue
+            lines = list(render_plan(compiled.plan, case.table))
+            text = "\n".join(lines)
+            assert all(len(line) <= WIDTH for line in lines if "CREATE INDEX" not in line), f"{case.name}\n{text}"
+            assert not re.search(r"\bl\d+_\d+\b|\bl\d+\.\"|::int8\b.*::|CASE WHEN isfinite|\bs\.x\d", text), (
+                f"{case.name}\n{text}"
+            )
 
 
 def test_explain_says_why_full_and_where_and_how_ties_are_decided(

@@ -33,7 +33,7 @@ def test_an_organisation_chart_follows_hires_moves_and_dismissals(
 ) -> None:
     script(db, STAFF)
     stream("chart", CHART)
-    assert "Recursion chart (UNION ALL)" in client.explain("chart")
+    assert "recursion chart (UNION ALL)" in client.explain("chart")
     for change in (
         "INSERT INTO staff VALUES (40, 31, 'forty', 1), (41, 40, 'forty-one', 2)",
         "UPDATE staff SET boss = 15 WHERE id = 2",
