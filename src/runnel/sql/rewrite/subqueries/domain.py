@@ -41,9 +41,15 @@ class Domain:
         return build.column(f"pgt_d{number}", self.alias)
 
     def substitute(self, node: exp.Expr) -> exp.Expr:
-        """Let a tree refer to the domain where it referred to the outer query, in place."""
+        """Let a tree refer to the domain where it referred to the outer query, in place.
+
+        A domain further down copies tables of the outer query under their own names: what it says of them is its own.
+        """
+        outside = {id(c) for c in free_columns(node, frozenset(name_of(c) for c in self.columns))}
 
         def change(found: exp.Column) -> exp.Expr | None:
+            if id(found) not in outside:
+                return None
             return next((self.own(i) for i, c in enumerate(self.columns) if c == found), None)
 
         return build.replace_columns(node, change)
