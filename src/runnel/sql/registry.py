@@ -135,7 +135,7 @@ WHOLE_ROW = Entry(
     "Write ROW(t.a, t.b) with the columns that are needed.",
 )
 ROW_FUNCTION = Entry(
-    "a set-returning function of rows, used as one value",
+    "a set-returning function that returns rows, used as one value",
     "FULL",
     "only its columns are followed",
     "Call it in FROM.",
