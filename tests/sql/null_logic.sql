@@ -26,8 +26,7 @@ SELECT id, member IS TRUE AS yes, member IS FALSE AS no, member IS NULL AS unkno
 FROM people;
 
 -- case: IS UNKNOWN
--- The parser does not carry this spelling; IS NULL means the same and is maintained by deltas.
--- mode: FULL because print back faithfully
+-- Of a boolean it means the same as IS NULL.
 SELECT id FROM people WHERE member IS UNKNOWN;
 
 -- case: NOT of unknown

@@ -48,8 +48,7 @@ SELECT p.id, e.key, e.value FROM posts p, jsonb_each_text(p.doc -> 'k') AS e(key
 SELECT p.id, r.item, r.qty FROM posts p, jsonb_to_recordset(p.doc -> 'lines') AS r(item text, qty int);
 
 -- case: JSON_TABLE
--- The standard's way; the functions above are maintained by deltas.
--- mode: FULL because syntax unknown
+-- The standard's way of saying the same.
 SELECT p.id, j.item, j.qty
 FROM posts p, JSON_TABLE(p.doc, '$.lines[*]' COLUMNS (item text PATH '$.item', qty int PATH '$.qty')) AS j;
 

@@ -55,13 +55,21 @@ def _counters(j: int, aggregate: Aggregate) -> Iterator[tuple[str, str, str]]:
         return
     finite = f" FILTER (WHERE {value}::numeric <> 'NaN')" if aggregate.nan else ""
     position = base + 1
-    yield f"s{j}", f"sum(s{position})", f"sum(w * {value}::numeric){finite}"
+    yield f"s{j}", _put_together(position, aggregate.chunks), f"sum(w * {value}::numeric){finite}"
+    position += len(aggregate.chunks)
     if aggregate.squares:
-        position += 1
-        yield f"q{j}", f"sum(s{position})", f"sum(w * ({value}::numeric * {value}::numeric)){finite}"
+        squares = f"sum(w * ({value}::numeric * {value}::numeric)){finite}"
+        yield f"q{j}", _put_together(position, aggregate.square_chunks), squares
+        position += len(aggregate.square_chunks)
     if aggregate.nan:
-        position += 1
         yield f"x{j}", f"sum(s{position})", f"sum(w) FILTER (WHERE {value}::numeric = 'NaN')"
+
+
+def _put_together(position: int, chunks: tuple[str, ...]) -> str:
+    """A sum from the sums of its pieces."""
+    if len(chunks) == 1:
+        return f"sum(s{position})"
+    return "(" + " + ".join(f"sum(s{position + i}) * {factor}" for i, factor in enumerate(chunks)) + ")"
 
 
 def value_sql(head: GroupHead, j: int, tables: StageTables, g: str) -> str:

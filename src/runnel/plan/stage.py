@@ -202,6 +202,9 @@ class Aggregate:
     nan: bool = False
     partial: int | None = None
     """Index of the first of Spark's partial sums for it; None when PostgreSQL adds up carried values."""
+    chunks: tuple[str, ...] = ("1",)
+    """What each partial sum of the values counts: numbers too long for Spark are added up in pieces."""
+    square_chunks: tuple[str, ...] = ("1",)
     bag: int | None = None
     """Index of its bag, which equal calls and calls over the same values share."""
     call: str | None = None

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from sqlglot import exp
 
 from runnel.errors import UserError
-from runnel.model.types import DECIMAL_DIGITS, LONG, SUM_HEADROOM, Column, PgType, decimal_form
+from runnel.model.types import DECIMAL_DIGITS, LONG, SUM_HEADROOM, Column, Form, PgType, decimal_form
 from runnel.plan import expr as ex
 from runnel.plan.stage import Aggregate, Bag, Strategy
 from runnel.sql import registry
@@ -31,6 +32,7 @@ from runnel.sql.lower import Lowering
 # Sums of numerics with more fractional digits than this are recomputed from their values: a running sum would
 # remember the scale of values that are gone, and avg() rounds by that scale.
 MAX_SUM_SCALE = 12
+CHUNK_DIGITS = 19
 # Types made by users: they may lack a hash function, so only PostgreSQL's own aggregate can tell values apart.
 _FIRST_USER_OID = 16384
 
@@ -110,13 +112,18 @@ class Aggregation:
         squares = call.function in VARIANCES
         nan = strategy == "sum" and self.lowering.column_of(arguments[0]).type.family == "numeric"
         type_ = self._type(function, arguments[0])
-        if not self._spark_can_add(arguments, bounds, squares):
+        if any(b.lowering.value_leaf(a) is None for b, a in zip(self.branches, arguments, strict=True)):
             index = self.add_input(arguments)
             return Aggregate(function, strategy, False, (index,), type_, call.text, squares, nan)
-        partial = len(self.sums[0])
-        aggregate = Aggregate(function, strategy, False, (), type_, call.text, squares, nan, partial)
+        digits, scale = bounds or (0, 0)
+        aggregate = Aggregate(
+            function, strategy, False, (), type_, call.text, squares, nan,
+            partial=len(self.sums[0]),
+            chunks=chunk_factors(digits, scale),
+            square_chunks=chunk_factors(2 * digits, 2 * scale),
+        )  # fmt: skip
         for branch, argument, into in zip(self.branches, arguments, self.sums, strict=True):
-            into.extend(_partials(branch.lowering, argument, aggregate, bounds[1] if bounds else 0))
+            into.extend(_partials(branch.lowering, argument, aggregate, scale))
         return aggregate
 
     def _type(self, function: str, argument: exp.Expr) -> PgType:
@@ -130,11 +137,6 @@ class Aggregation:
             return None
         scale = max(b[1] for b in bounds)
         return max(b[0] - b[1] for b in bounds) + scale, scale
-
-    def _spark_can_add(self, arguments: list[exp.Expr], bounds: tuple[int, int] | None, squares: bool) -> bool:
-        if any(b.lowering.value_leaf(a) is None for b, a in zip(self.branches, arguments, strict=True)):
-            return False
-        return bounds is None or bounds[0] * (2 if squares else 1) + SUM_HEADROOM <= DECIMAL_DIGITS
 
     # -- bags ----------------------------------------------------------------------------------------------
 
@@ -230,12 +232,38 @@ def _partials(lowering: Lowering, argument: exp.Expr, aggregate: Aggregate, scal
         result.append(lowering.push_number(leaf, argument, "{e}::int4::int8", LONG))
     if aggregate.strategy == "sum":
         value = "nullif({e}::numeric, 'NaN')" if aggregate.nan else "{e}::numeric"
-        result.append(lowering.push_number(leaf, argument, value, decimal_form(scale)))
+        for chunk, form in _chunks(value, scale, len(aggregate.chunks)):
+            result.append(lowering.push_number(leaf, argument, chunk, form))
         if aggregate.squares:
-            result.append(lowering.push_number(leaf, argument, f"{value} * {value}", decimal_form(2 * scale)))
+            for chunk, form in _chunks(f"({value} * {value})", 2 * scale, len(aggregate.square_chunks)):
+                result.append(lowering.push_number(leaf, argument, chunk, form))
         if aggregate.nan:
             result.append(lowering.push_number(leaf, argument, "({e}::numeric = 'NaN')::int4::int8", LONG))
     return result
+
+
+def chunk_factors(digits: int, scale: int) -> tuple[str, ...]:
+    """What the parts of a number are worth. Numbers too long for Spark's decimals are added up in chunks of digits.
+
+    >>> chunk_factors(20, 2), chunk_factors(38, 6)
+    (('1',), ('0.000001', '10000000000000'))
+    """
+    if digits + SUM_HEADROOM <= DECIMAL_DIGITS:
+        return ("1",)
+    count = -(-digits // CHUNK_DIGITS)
+    return tuple(format(Decimal(1).scaleb(CHUNK_DIGITS * i - scale), "f") for i in range(count))
+
+
+def _chunks(value: str, scale: int, count: int) -> list[tuple[str, Form]]:
+    """The parts of a value: SQL and form. `div` and `mod` are exact and keep the sign."""
+    if count == 1:
+        return [(value, decimal_form(scale))]
+    whole = f"trunc({value} * 1{'0' * scale})"
+    parts = []
+    for i in range(count):
+        rest = f"div({whole}, 1{'0' * CHUNK_DIGITS * i})" if i else whole
+        parts.append((f"mod({rest}, 1{'0' * CHUNK_DIGITS})" if i < count - 1 else rest, decimal_form(0)))
+    return parts
 
 
 def _stand_in(alias: str, columns: list[Column]) -> str:
