@@ -46,7 +46,7 @@ def _select(select: exp.Select, ctx: Context) -> None:
     while position < len(select.args.get("joins") or []):
         join = select.args["joins"][position]
         if _is_function(join.this) and _needs_one_table(select, position, join):
-            _enclose(select, position, ctx)
+            enclose_left(select, position, ctx)
             position = 0
         position += 1
 
@@ -86,7 +86,7 @@ def _aliases(item: exp.Expr) -> Iterator[str]:
         yield from _aliases(join.this)
 
 
-def _enclose(select: exp.Select, position: int, ctx: Context) -> None:
+def enclose_left(select: exp.Select, position: int, ctx: Context) -> None:
     """Put everything before the join at `position` into one derived table."""
     inside = {alias for item in _items(select, position) for alias in _aliases(item)}
     joins = select.args["joins"]

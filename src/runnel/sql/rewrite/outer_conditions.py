@@ -18,21 +18,39 @@ from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
+from runnel.sql.rewrite.enclose import enclose_left
 
 
 def rewrite(select: exp.Select, ctx: Context) -> exp.Select:
     """One block with all of its LEFT JOINs on equalities; raises NotDifferentiable where that cannot be."""
     select = select.copy()
-    for position, join in enumerate(select.args.get("joins") or []):
+    position = 0
+    while position < len(select.args.get("joins") or []):
+        join = select.args["joins"][position]
         side = (join.side or "").upper()
-        if side == "" or all(_is_equality(c) for c in ex.conjuncts(join.args.get("on"))):
-            continue
-        if side != "LEFT" or join.args.get("using") or join.this.args.get("joins") or tr.is_join_group(join.this):
-            shown = f"a {side} JOIN on a condition that compares more than columns"
-            words = (f"{side} JOIN", f"{side} OUTER JOIN")
-            raise NotDifferentiable(registry.OUTER_CONDITION, shown, words=words)
-        _matches_first(select, position, join, ctx)
+        if side and not all(_is_equality(c) for c in ex.conjuncts(join.args.get("on"))):
+            if side == "FULL" or join.args.get("using") or join.this.args.get("joins") or tr.is_join_group(join.this):
+                shown = f"a {side} JOIN on a condition that compares more than columns"
+                words = (f"{side} JOIN", f"{side} OUTER JOIN")
+                raise NotDifferentiable(registry.OUTER_CONDITION, shown, words=words)
+            if side == "RIGHT":
+                position, join = 0, _turned(select, position, ctx)
+            _matches_first(select, position, join, ctx)
+        position += 1
     return select
+
+
+def _turned(select: exp.Select, position: int, ctx: Context) -> exp.Join:
+    """`a RIGHT JOIN b` as `b LEFT JOIN a`, where a is one table."""
+    if position or tr.is_join_group(select.args["from_"].this):
+        enclose_left(select, position, ctx)
+    join = select.args["joins"][0]
+    left = select.args["from_"].this
+    select.set("from_", exp.From(this=join.this.copy()))
+    join.set("this", left.copy())
+    join.set("side", "LEFT")
+    assert isinstance(join, exp.Join)
+    return join
 
 
 def _is_equality(condition: exp.Expr) -> bool:
