@@ -32,7 +32,7 @@ FLOATS = (700, 701)
 JSON = 114
 TWIN = "_full"
 """What the name of a twin in FULL mode ends with."""
-REFUSALS = ("the outer join condition", "on a condition that compares more than columns")
+REFUSALS = ("the outer join condition", "FULL JOIN on a condition that compares more than columns")
 """What Runnel may still say no to; it then says so at creation, by name."""
 
 

@@ -162,11 +162,12 @@ UNFAITHFUL = Entry(
 # -- joins, subqueries, recursion --------------------------------------------------------------------------------
 
 OUTER_CONDITION = Entry(
-    "RIGHT and FULL JOIN, and nested LEFT JOIN, on a condition that only PostgreSQL can evaluate (a.x LIKE b.y); "
+    "FULL JOIN, and LEFT or RIGHT JOIN with a join in parentheses, on a condition that only PostgreSQL can evaluate "
+    "(a.x LIKE b.y); "
     "subqueries correlated by arrays, jsonb, or the merged column of FULL JOIN .. USING",
     "FULL",
     "what is padded with NULL is found by equality, or by comparing numbers and times",
-    "Use LEFT JOIN of a single table, for which any condition is maintained.",
+    "Use LEFT or RIGHT JOIN of a single table, for which any condition is maintained.",
 )
 JOIN_SUBQUERY = Entry(
     "a subquery in the condition of an outer join, over both of its sides",
