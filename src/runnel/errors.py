@@ -52,3 +52,7 @@ class TransientError(RunnelError):
 
 class EngineBug(RunnelError):
     """An invariant does not hold; please report it."""
+
+
+class SparkFailure(RunnelError):
+    """A Spark job failed; the refresh is tried again like any other that failed."""

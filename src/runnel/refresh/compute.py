@@ -22,6 +22,7 @@ from runnel.sources.arrow import weight_name
 from runnel.sources.restrict import Reads, edges, restricted_reads
 from runnel.sources.statements import Restriction
 from runnel.spark.evaluate import ZSet, evaluate
+from runnel.spark.job import run
 from runnel.spark.session import SMALL_ROWS, Sessions
 
 
@@ -93,7 +94,7 @@ def compute_stage(
     counters.jobs += 1
     result = _add_up(stage, total, sorted({number for number, *_ in work}))
     with steps("spark"):
-        return result.toArrow()
+        return run(result)
 
 
 def _read_term(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -74,11 +75,20 @@ class Sessions:
             self.base.stop()
 
 
+def default_heap(total: int) -> int:
+    """The largest heap in MiB on a machine with so much memory: a third, for PostgreSQL needs its share, too.
+
+    >>> default_heap(24 * 2**30), default_heap(4 * 2**30)
+    (8192, 2048)
+    """
+    return max(2048, min(16384, total // 3 // 2**20))
+
+
 def build_sessions(master: str) -> Sessions:
     """Start Spark."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     options = os.environ.get("RUNNEL_DRIVER_JAVA_OPTIONS", "")
-    memory = os.environ.get("RUNNEL_DRIVER_MEMORY", "4g")
+    memory = os.environ.get("RUNNEL_DRIVER_MEMORY") or f"{default_heap(psutil.virtual_memory().total)}m"
     builder: Any = SparkSession.builder
     builder = builder.master(master).appName("runnel").config("spark.driver.memory", memory)
     # Spark reads its log configuration before any session exists: quiet it for everybody but debuggers.

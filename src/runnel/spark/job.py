@@ -1,0 +1,27 @@
+"""Run a DataFrame as one Spark job, and say what went wrong in words."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+
+from runnel.errors import SparkFailure
+
+
+def run(rows: DataFrame) -> pa.Table:
+    """The rows, on the driver."""
+    try:
+        return rows.toArrow()
+    except Py4JJavaError as error:
+        raise SparkFailure(f"Spark: {_cause(error)}") from error
+
+
+def _cause(error: Py4JJavaError) -> str:
+    """The innermost cause in one line: the layers around it only repeat that a job failed."""
+    thrown = error.java_exception
+    while thrown.getCause() is not None:
+        thrown = thrown.getCause()
+    lines = [line for line in str(thrown.toString()).splitlines() if line.strip()]
+    # A Python worker's failure carries the worker's own trace, whose last line says what it was.
+    return lines[-1].strip() if len(lines) > 1 and "Traceback" in str(thrown) else lines[0].strip()
