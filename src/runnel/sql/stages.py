@@ -210,7 +210,7 @@ class Compiler:
         try:
             return self._head(query, ctes, columns)
         except OuterCondition:
-            if not self.inline or not isinstance(query, exp.Select):
+            if not self.inline:
                 raise
             del self.stages[mark:]
             self.known = dict(known)
@@ -221,7 +221,7 @@ class Compiler:
         except OuterCondition:
             del self.stages[mark:]
             self.known = known
-            return self._head(outer_conditions.rewrite(query, self.context), ctes, columns)
+            return self._head(outer_conditions.rewrite_members(query, self.context), ctes, columns)
         finally:
             self.inline = True
 

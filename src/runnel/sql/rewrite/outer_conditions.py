@@ -21,6 +21,18 @@ from runnel.sql.rewrite.context import Context
 from runnel.sql.rewrite.enclose import enclose_left
 
 
+def rewrite_members(query: exp.Query, ctx: Context) -> exp.Query:
+    """A SELECT, or every member of a set operation."""
+    if isinstance(query, exp.Select):
+        return rewrite(query, ctx)
+    copy = query.copy()
+    for key in ("this", "expression"):
+        member = copy.args.get(key)
+        if isinstance(member, exp.Query):
+            copy.set(key, rewrite_members(member, ctx))
+    return copy
+
+
 def rewrite(select: exp.Select, ctx: Context) -> exp.Select:
     """One block with all of its LEFT JOINs on equalities; raises NotDifferentiable where that cannot be."""
     select = select.copy()
