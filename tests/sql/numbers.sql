@@ -53,6 +53,12 @@ SELECT sm, sm::int * 2 AS twice, (sm / 7.0)::numeric(10, 4) AS part FROM nums;
 -- NaN and Infinity are keys like others.
 SELECT fl, count(*) AS n FROM nums GROUP BY fl;
 
+-- case: sums of products longer than 38 digits
+-- A product of bounded numbers has bounded digits, here 42 and more: it is added up in pieces, to the last digit.
+SELECT sm > 0 AS positive, sum(money * money * big::numeric(19, 0)) AS s, avg(money * big::numeric(19, 0)) AS a,
+       var_pop(big::numeric(19, 0)) AS v
+FROM nums GROUP BY 1;
+
 -- change: more of the same
 INSERT INTO nums VALUES (5, 9223372036854775807, 1e-20, 9999999999.99, 0.2, 1),
     (6, 1, 0.0000000000000000000000000001, 0.30, 1e-300, 2);
