@@ -100,7 +100,7 @@ class _Rewriter:
 
 def _concerns(select: exp.Select) -> bool:
     """Whether a block has subqueries of its own."""
-    if any(has_query(part) for part in clauses(select)):
+    if any(has_query(part) for part in clauses(select)) or any(lateral.is_subquery(i) for i in tr.leaf_items(select)):
         return True
     for node in tr.block_nodes(select, "from_", "joins"):
         if isinstance(node, exp.Join) and node.args.get("on") is not None and has_query(node.args["on"]):
