@@ -18,10 +18,10 @@ def test_losing_the_server_while_compiling_does_not_change_the_mode(
     db.execute("CREATE TABLE t (x numeric, at timestamptz)")
     create_probe = describe._create_probe
 
-    def lose_then_create(conn: psycopg.Connection, query: str) -> None:
+    def lose_then_create(conn: psycopg.Connection, query: str, *, point: bool = False) -> None:
         if "NULL::" in query:  # an expression is being typed
             db.execute("SELECT pg_terminate_backend(%s, 5000)", (conn.info.backend_pid,))
-        create_probe(conn, query)
+        create_probe(conn, query, point=point)
 
     with psycopg.connect(dsn, autocommit=True) as conn, conn.transaction():
         assert compile_query(conn, QUERY, settings={}).plan is not None
