@@ -114,7 +114,10 @@ UNSUPPORTED = {
     "SELECT id, tableoid::int AS o FROM t": ("the system column tableoid", "tableoid"),
     "SELECT id, pg_backend_pid() AS p FROM t": ("pg_backend_pid()", "pg_backend_pid()"),
     "SELECT id, t::text AS whole FROM t": ("a whole row used as a value", None),
-    "SELECT t.id FROM t FULL JOIN u ON t.id = u.id AND t.k LIKE u.id::text": ("a FULL JOIN on a condition", "FULL JOIN"),
+    "SELECT t.id FROM t FULL JOIN u ON t.id = u.id AND t.k LIKE u.id::text": (
+        "a FULL JOIN on a condition",
+        "FULL JOIN",
+    ),
     "SELECT t.id FROM t LEFT JOIN u ON EXISTS (SELECT FROM t x WHERE x.id = t.id + u.id)": ("subquery", None),
     "SELECT id FROM t ORDER BY id LIMIT (SELECT count(*) FROM u)": ("a subquery in LIMIT", None),
     "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SEARCH DEPTH FIRST BY n SET o "
