@@ -11,9 +11,6 @@ from runnel.apply.tables import StageTables, typed
 from runnel.model.names import quote
 from runnel.plan.stage import Bag, GroupHead, Stage
 
-# Types short enough for every value to fit into a B-tree entry, so that min and max are one index probe.
-_SHORT = ("int", "numeric", "float", "bool", "date", "timestamp", "timestamptz", "uuid", "enum")
-
 
 def key_definitions(head: GroupHead) -> list[str]:
     """Column definitions of the group keys."""
@@ -67,7 +64,7 @@ def _value_index(head: GroupHead, bag: int) -> str:
     """What the groups' values are found by: nothing when only distinct values are counted."""
     users = [a for a in head.aggregates if a.bag == bag]
     if any(a.call is None and a.function in ("min", "max") for a in users):
-        return "h, v0" if head.bags[bag].types[0].family in _SHORT else "h"
+        return "h, v0" if head.bags[bag].types[0].is_short else "h"
     return "h" if any(a.call is not None for a in users) else ""
 
 

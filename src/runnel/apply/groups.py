@@ -17,7 +17,7 @@ import psycopg
 
 from runnel.apply.counters import counter_columns, counter_deltas, counts_distinct, value_sql
 from runnel.apply.load import inputs_sql
-from runnel.apply.output import consolidate_sql, output_columns
+from runnel.apply.output import consolidate_delta
 from runnel.apply.tables import StageTables, bag_hash, bag_items, hash_sql, same_sql
 from runnel.plan.stage import GroupHead, Stage
 
@@ -38,11 +38,7 @@ def merge_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) ->
     _merge_counters(conn, head, tables)
     after = outputs_sql(stage, tables, weight=1, touched_only=True)
     conn.execute(f"INSERT INTO {tables.delta} {after}".encode())
-    names = ", ".join(n for n, _ in output_columns(stage))
-    conn.execute(
-        f"WITH raw AS (DELETE FROM {tables.delta} RETURNING *) INSERT INTO {tables.delta} "
-        f"{consolidate_sql(stage, f'SELECT {names}, w FROM raw')}".encode()
-    )
+    consolidate_delta(conn, stage, tables)
 
 
 def build_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:

@@ -32,6 +32,15 @@ def consolidate_sql(stage: Stage, source: str) -> str:
     return f"SELECT {items}, sum(w)::int8 FROM ({source}) AS x GROUP BY {group_by_sql(columns)} HAVING sum(w) <> 0"
 
 
+def consolidate_delta(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:
+    """Let rows of the delta table that were written with opposite weights cancel."""
+    names = ", ".join(n for n, _ in output_columns(stage))
+    conn.execute(
+        f"WITH raw AS (DELETE FROM {tables.delta} RETURNING *) INSERT INTO {tables.delta} "
+        f"{consolidate_sql(stage, f'SELECT {names}, w FROM raw')}".encode()
+    )
+
+
 def table_hash(columns: tuple[Column, ...], alias: str = "") -> str:
     """The hash by which rows of an output table are found; the table carries an index on it."""
     prefix = f"{alias}." if alias else ""

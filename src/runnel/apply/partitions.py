@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import psycopg
 
-from runnel.apply.output import consolidate_sql, output_columns
+from runnel.apply.output import consolidate_delta
 from runnel.apply.tables import StageTables, hash_sql, same_sql
 from runnel.model.names import quote
 from runnel.model.types import Column
@@ -49,11 +49,7 @@ def touch_partitions(conn: psycopg.Connection, stage: Stage, tables: StageTables
 def recompute_partitions(conn: psycopg.Connection, stage: Stage, tables: StageTables, source: StageTables) -> None:
     """After the input has changed: the touched partitions again with weight +1; equal rows cancel."""
     _add_outputs(conn, stage, tables, source, weight=1)
-    names = ", ".join(n for n, _ in output_columns(stage))
-    conn.execute(
-        f"WITH raw AS (DELETE FROM {tables.delta} RETURNING *) INSERT INTO {tables.delta} "
-        f"{consolidate_sql(stage, f'SELECT {names}, w FROM raw')}".encode()
-    )
+    consolidate_delta(conn, stage, tables)
 
 
 def all_rows_sql(stage: Stage, source: StageTables) -> str:

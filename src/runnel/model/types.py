@@ -66,6 +66,11 @@ class PgType:
         return self.family in _PLAIN or (self.family == "numeric" and self.bounds is not None)
 
     @property
+    def is_short(self) -> bool:
+        """Whether every value fits into a B-tree entry."""
+        return self.family not in ("text", "bpchar", "other")
+
+    @property
     def bounds(self) -> tuple[int, int] | None:
         """(precision, scale) when every value of the type is an exact decimal within them."""
         if self.oid in _INT_DIGITS:

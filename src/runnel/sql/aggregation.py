@@ -26,7 +26,7 @@ from runnel.plan.stage import Aggregate, Bag, Strategy
 from runnel.sql import registry
 from runnel.sql.aggregates import BOOLEANS, IDEMPOTENT, STRICT, SUMS, VARIANCES
 from runnel.sql.calls import Call, is_row, row_items
-from runnel.sql.draft import NotDifferentiable, Scope
+from runnel.sql.draft import NotDifferentiable, Scope, stand_in
 from runnel.sql.lower import Lowering
 
 # Sums of numerics with more fractional digits than this are recomputed from their values: a running sum would
@@ -206,10 +206,10 @@ class Aggregation:
         values = [
             Column(f"v{i}", t, collation=c) for i, (t, c) in enumerate(zip(bag.types, bag.collations, strict=True))
         ]
-        source = _stand_in("b", [*values, Column("n", PgType(20, -1, "int8"))])
+        source = stand_in([*values, Column("n", PgType(20, -1, "int8"))], "b")
         if self.keys:
             keys = [Column(f"k{i}", c.type, collation=c.collation) for i, c in enumerate(self.keys)]
-            source += f", {_stand_in('g', keys)} GROUP BY {', '.join(f'g.k{i}' for i in range(len(keys)))}"
+            source += f", {stand_in(keys, 'g')} GROUP BY {', '.join(f'g.k{i}' for i in range(len(keys)))}"
         self.lowering.types([f"({body}) IS NULL"], source)
 
 
@@ -264,10 +264,3 @@ def _chunks(value: str, scale: int, count: int) -> list[tuple[str, Form]]:
         rest = f"div({whole}, 1{'0' * CHUNK_DIGITS * i})" if i else whole
         parts.append((f"mod({rest}, 1{'0' * CHUNK_DIGITS})" if i < count - 1 else rest, decimal_form(0)))
     return parts
-
-
-def _stand_in(alias: str, columns: list[Column]) -> str:
-    items = ", ".join(
-        f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {c.name}" for c in columns
-    )
-    return f"(SELECT {items}) AS {alias}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sqlglot import exp
 
+from runnel.model.names import quote
 from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import Source, TableFunction
@@ -41,6 +42,14 @@ class NotDifferentiable(Exception):
 
 class OuterCondition(NotDifferentiable):
     """An outer join's condition that Spark cannot evaluate; simpler inputs may help."""
+
+
+def stand_in(columns: Sequence[Column], alias: str) -> str:
+    """A typed, empty FROM item with these columns, enough for PostgreSQL to infer types from."""
+    items = ", ".join(
+        f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {quote(c.name)}" for c in columns
+    )
+    return f"(SELECT {items}) AS {alias}"
 
 
 @dataclass

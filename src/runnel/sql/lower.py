@@ -14,7 +14,18 @@ from runnel.plan import expr as ex
 from runnel.plan.numeric import Bounds, bounds_of
 from runnel.plan.stage import Computed, Equi, Inner, Leaf, LeafNode, Outer, Residual, Tree
 from runnel.sql import forms, registry
-from runnel.sql.draft import DInner, DLeaf, DOuter, DTree, LeafDraft, NotDifferentiable, OuterCondition, leaves, padded
+from runnel.sql.draft import (
+    DInner,
+    DLeaf,
+    DOuter,
+    DTree,
+    LeafDraft,
+    NotDifferentiable,
+    OuterCondition,
+    leaves,
+    padded,
+    stand_in,
+)
 
 TypeOf = Callable[[list[str], str], tuple[Column, ...]]
 
@@ -25,14 +36,6 @@ _COMPARISONS: dict[type[exp.Expr], str] = {
 
 # Parts of an expression that mean nothing by themselves.
 _NOT_ALONE = (exp.If, exp.Any, exp.All, exp.Tuple, exp.Interval, exp.Star, exp.Distinct)
-
-
-def leaf_source(leaf: LeafDraft) -> str:
-    """A typed, empty stand-in for the leaf's source, enough for PostgreSQL to infer types from."""
-    items = ", ".join(
-        f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {quote(c.name)}" for c in leaf.columns
-    )
-    return f"(SELECT {items}) AS l{leaf.id}"
 
 
 @dataclass
@@ -60,7 +63,7 @@ class Lowering:
         text = ex.pg(expanded)
         if text not in self._type_cache:
             used = ex.leaves_of(expanded) or {self.leaves[0].id}
-            source = ", ".join(leaf_source(self.leaves[i]) for i in sorted(used))
+            source = ", ".join(stand_in(self.leaves[i].columns, f"l{i}") for i in sorted(used))
             try:
                 self._type_cache[text] = self.types([text], source)[0]
             except UserError:

@@ -15,9 +15,6 @@ from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.partitions import ALIAS, limited, windows_of
 
-# Types short enough for every value to fit into a B-tree entry.
-_SHORT = ("int", "numeric", "float", "bool", "date", "timestamp", "timestamptz", "uuid", "enum")
-
 
 def is_partition_block(select: exp.Select) -> bool:
     """Whether the block is a function of whole partitions of its rows."""
@@ -46,7 +43,7 @@ def partition_head(select: exp.Select, stage: Callable[[exp.Query], StageRef]) -
         for key in ("offset", "limit"):
             if select.args.get(key):
                 rest += f" {ex.pg(select.args[key])}"
-        short = {n for n, c in columns.items() if c.type.family in _SHORT}
+        short = {n for n, c in columns.items() if c.type.is_short}
         return PartitionHead(source, (), items, rest, _index(order, short), rule="First rows in order")
     sets = [frozenset(p.name for p in w.args.get("partition_by") or []) for w in windows_of(select)]
     smallest = min(sets, key=len)

@@ -11,7 +11,7 @@ from runnel.model.names import quote
 from runnel.model.types import Column
 from runnel.plan import expr as ex
 from runnel.plan.stage import TableFunction
-from runnel.sql.draft import LeafDraft
+from runnel.sql.draft import LeafDraft, stand_in
 
 Describe = Callable[[str], tuple[Column, ...]]
 
@@ -82,7 +82,8 @@ def expansion(
     tail = " WITH ORDINALITY" if call.ordinality else ""
     text = ex.pg(_over_row(leaf.expand(resolved), leaf))
     bare = f"({call.definitions(call.names)})" if call.names else ""
-    described = describe(f"SELECT f.* FROM {stand_in(leaf, 'r')} CROSS JOIN LATERAL {text}{tail} AS f{bare}")
+    rows = stand_in(leaf.source.columns, "r") + "".join(f" {f.sql}" for f in leaf.functions)
+    described = describe(f"SELECT f.* FROM {rows} CROSS JOIN LATERAL {text}{tail} AS f{bare}")
     visible = [c.name for c in described]
     inner = [f"#f{number}.{n}" for n in visible]
     columns = tuple(Column(n, c.type, collation=c.collation) for n, c in zip(inner, described, strict=True))
@@ -103,13 +104,3 @@ def _over_row(expression: exp.Expr, leaf: LeafDraft) -> exp.Expr:
         return None
 
     return ex.rewrite(expression, change)
-
-
-def stand_in(leaf: LeafDraft, alias: str) -> str:
-    """A typed, empty stand-in for the leaf's rows, enough for PostgreSQL to infer types from."""
-    items = ", ".join(
-        f"NULL::{c.type.sql}{f' COLLATE {c.collation}' if c.collation else ''} AS {quote(c.name)}"
-        for c in leaf.source.columns
-    )
-    functions = "".join(f" {f.sql}" for f in leaf.functions)
-    return f"(SELECT {items}) AS {alias}{functions}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runnel.errors import UserError
+
+if TYPE_CHECKING:
+    from runnel.bench.workload import Workload
 
 app = typer.Typer(
     help="Known workloads: every stream table is compared with PostgreSQL after each change, and timed.",
@@ -73,22 +76,10 @@ def tpch(
       runnel bench tpch --scale 1 --home /data/tpch1 --rounds 3 --report tpch.md
       runnel bench tpch --queries 1,6,14 --change 5
     """
-    from runnel.bench.run import run_workload
     from runnel.bench.tpch import workload
 
     chosen = workload(scale, _numbers(queries), _shares(change))
-    ok = run_workload(
-        chosen,
-        name=f"tpch-{scale:g}",
-        home=home,
-        report=report,
-        repeat=rounds,
-        minutes=minutes,
-        keep=keep,
-        master=master,
-    )
-    if not ok:
-        raise typer.Exit(1)
+    _run(chosen, f"tpch-{scale:g}", home=home, report=report, repeat=rounds, minutes=minutes, keep=keep, master=master)
 
 
 @app.command()
@@ -116,21 +107,11 @@ def nexmark(
       runnel bench nexmark --events 1000000 --home /data/nexmark --rounds 3 --report nexmark.md
     """
     from runnel.bench.nexmark import workload
-    from runnel.bench.run import run_workload
 
     chosen = workload(events, _numbers(queries), _shares(change))
-    ok = run_workload(
-        chosen,
-        name=f"nexmark-{events}",
-        home=home,
-        report=report,
-        repeat=rounds,
-        minutes=minutes,
-        keep=keep,
-        master=master,
+    _run(
+        chosen, f"nexmark-{events}", home=home, report=report, repeat=rounds, minutes=minutes, keep=keep, master=master
     )
-    if not ok:
-        raise typer.Exit(1)
 
 
 @app.command()
@@ -174,3 +155,11 @@ def _shares(text: str) -> list[float]:
     if not shares or not all(0 < share <= 50 for share in shares):
         raise UserError(f"--change {text}: not a list of percentages up to 50", hint="For example: --change 0.1,1")
     return shares
+
+
+def _run(workload: Workload, name: str, **options: Any) -> None:
+    """Run a workload; the exit code says whether everything held."""
+    from runnel.bench.run import run_workload
+
+    if not run_workload(workload, name=name, **options):
+        raise typer.Exit(1)
