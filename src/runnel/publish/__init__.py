@@ -1,0 +1,1 @@
+"""What a refresh changed, as lake snapshots: the sinks of stream tables."""
