@@ -14,7 +14,8 @@ from runnel.schedule.spec import parse_schedule
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("5s", 5), ("1m", 60), ("1h30m", 5400), ("2d", 172800), ("1w", 604800), (" 90s ", 90)]
+    ("text", "seconds"),
+    [("5s", 5), ("1m", 60), ("1h30m", 5400), ("2d", 172800), ("1w", 604800), (" 90s ", 90), ("1s200ms", 1.2)],
 )
 def test_durations(text: str, seconds: float) -> None:
     schedule = parse_schedule(text)

@@ -11,9 +11,9 @@ from croniter import croniter
 
 from runnel.errors import UserError
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(?:\d+(?:w|d|h|m|s))+")
-_PART = re.compile(r"(\d+)([wdhms])")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(?:\d+(?:ms|w|d|h|m|s))+")
+_PART = re.compile(r"(\d+)(ms|w|d|h|m|s)")
 _CRON_FIELDS = (5, 6)
 
 
@@ -38,6 +38,8 @@ def parse_schedule(text: str) -> Schedule:
 
     >>> parse_schedule("1h30m").seconds
     5400.0
+    >>> parse_schedule("200ms").seconds
+    0.2
     >>> parse_schedule("calculated").kind
     'calculated'
     """
