@@ -15,7 +15,9 @@ from typing import Any, LiteralString, Self
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from runnel.errors import RunnelError, TransientError, UserError
 
@@ -91,6 +93,62 @@ class Check:
     name: str
     result: str
     severity: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedLake:
+    """One lake as `runnel lake list` shows it."""
+
+    name: str
+    catalog_schema: str
+    data_path: str
+    encrypted: bool
+    remote: bool
+    is_default: bool
+    attached_at: dt.datetime
+    maintain_every: dt.timedelta | None
+    maintained_at: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeInfo:
+    """How a lake is reached from outside, and what it holds; without its secrets."""
+
+    name: str
+    catalog_schema: str
+    data_path: str
+    moved: bool
+    encrypted: bool
+    remote: bool
+    connection: Mapping[str, str]
+    is_default: bool
+    store: Mapping[str, str]
+    snapshot: int
+    tables: int
+    views: int
+
+    @property
+    def statements(self) -> list[str]:
+        """What a DuckDB user pastes."""
+        from runnel.lake.outside import attach_statements
+
+        return attach_statements(
+            self.name, self.catalog_schema, self.data_path, self.connection, encrypted=self.encrypted,
+            moved=self.moved, store=self.store,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeTable:
+    """A table or view in a lake; rows and files as its catalog counts them."""
+
+    schema: str
+    name: str
+    kind: str
+    rows: int | None
+    files: int | None
+    bytes: int | None
+    columns: Sequence[str]
 
 
 class Client:
@@ -193,6 +251,63 @@ class Client:
         """Stream tables and what they read. Needs no engine."""
         return self._rows("SELECT * FROM pgtrickle.dependency_tree()")
 
+    def lakes(self) -> list[AttachedLake]:
+        """The attached lakes, by name. Needs no engine."""
+        return [AttachedLake(**row) for row in self._rows(_LAKES)]
+
+    def attach_lake(
+        self,
+        name: str,
+        catalog_schema: str = "public",
+        *,
+        dsn: str | None = None,
+        data_path: str | None = None,
+        options: Mapping[str, str] | None = None,
+        create: bool = False,
+        encrypted: bool = False,
+        make_default: bool = False,
+    ) -> None:
+        """Attach a lake, and make it first with `create`. Credentials are sealed here, before they are sent."""
+        given: dict[str, Any] = {
+            "name": name,
+            "catalog_schema": catalog_schema,
+            "dsn": None if dsn is None else self._sealed(name, "dsn", dsn),
+            "data_path": data_path,
+            "options": Jsonb({key: self._sealed(name, key, value) for key, value in (options or {}).items()}),
+            "create_if_missing": create,
+            "encrypted": encrypted,
+            "make_default": make_default,
+        }
+        self._call("attach_ducklake", given)
+
+    def detach_lake(self, name: str) -> None:
+        """Forget a lake; its catalog and its files stay."""
+        self._call("detach_ducklake", {"name": name})
+
+    def set_lake_option(self, name: str, option: str, value: str | None) -> None:
+        """Change or (None) forget a setting of a lake; whatever may be secret is sealed before it is sent."""
+        sealed = None if value is None else self._sealed(name, option, value)
+        self._call("set_lake_option", {"name": name, "option": option, "value": sealed})
+
+    def lake_info(self, name: str | None = None) -> LakeInfo:
+        """How to reach a lake from outside; the default lake when none is named."""
+        said = self._rows("SELECT pgtrickle.lake_info(%(name)s) AS said", {"name": name})[0]["said"]
+        if not said["remote"]:
+            # The server as this client reaches it: the engine may sit somewhere else.
+            said["connection"] = {key: str(value) for key, value in conninfo_to_dict(self.dsn).items() if value}
+        return LakeInfo(**said)
+
+    def lake_tables(self, name: str | None = None) -> list[LakeTable]:
+        """Tables and views of a lake; of the default lake when none is named."""
+        return [LakeTable(**row) for row in self._rows(_LAKE_TABLES, {"name": name})]
+
+    def maintain_lake(self, name: str | None = None) -> Mapping[str, Any]:
+        """Tidy a lake's files now; what was done, by kind."""
+        said: Mapping[str, Any] = self._rows("SELECT pgtrickle.maintain_ducklake(%(name)s) AS said", {"name": name})[0][
+            "said"
+        ]
+        return said
+
     def query(self, text: Query) -> list[Row]:
         """Run any query on this client's connection: handy in notebooks."""
         return self._rows(text)
@@ -202,6 +317,16 @@ class Client:
         rank = {(row["pgt_schema"], row["pgt_name"]): row["depth"] for row in self._rows(_DEPTHS)}
         active = [each for each in self.status() if each.status in ("ACTIVE", "INITIALIZING")]
         return sorted(active, key=lambda each: rank.get((each.schema, each.name), 0))
+
+    def _sealed(self, lake: str, option: str, value: str) -> str:
+        from runnel.catalog import lakes, secrets
+
+        if option in lakes.HARMLESS or secrets.is_sealed(value):
+            return value
+        key = self._rows("SELECT pgtrickle.sealing_key() AS key")[0]["key"]
+        if key is None:
+            raise lakes.no_key(lake, option)
+        return secrets.seal(value, key, lakes.place(lake, option))
 
     def _call(self, function: str, arguments: Mapping[str, Any]) -> None:
         """SELECT pgtrickle.function(name => value, ...)."""
@@ -283,6 +408,16 @@ SELECT t.pgt_relid::regclass::text AS name, h.start_time, h.end_time, h.data_tim
        h.spark_jobs
 FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_stream_tables t USING (pgt_id)
 ORDER BY h.refresh_id DESC LIMIT %(limit)s
+"""
+
+_LAKES: LiteralString = """
+SELECT name, catalog_schema, data_path, encrypted, remote, is_default, attached_at, maintain_every, maintained_at
+FROM pgtrickle.pgt_lakes ORDER BY name
+"""
+
+_LAKE_TABLES: LiteralString = """
+SELECT schema_name AS schema, table_name AS name, kind, rows, files, bytes, columns
+FROM pgtrickle.lake_tables(%(name)s)
 """
 
 _DEPTHS: LiteralString = """

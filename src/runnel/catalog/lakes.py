@@ -22,7 +22,9 @@ DEFAULT_SCHEMA = "ducklake"
 DSN = "dsn"
 """The place of a sealed connection string, beside the options."""
 
-HARMLESS = frozenset({"region", "endpoint", "allow_http", "virtual_hosted_style_request", "account_name"})
+HARMLESS = frozenset(
+    {"region", "endpoint", "allow_http", "virtual_hosted_style_request", "account_name", "maintain_every"}
+)
 """Options that may be stored and shown as they are; everything else is sealed."""
 
 # Settings that can also be made with ALTER DATABASE or ALTER ROLE ... SET; a lake's own options win.
@@ -43,14 +45,20 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE pgt_settings.value 
 """
 NO_DEFAULT = "UPDATE pgtrickle.pgt_lakes SET is_default = false WHERE is_default"
 INSERT = """
-INSERT INTO pgtrickle.pgt_lakes (name, catalog_schema, data_path, encrypted, dsn, options, is_default)
-VALUES (%s, %s, %s, %s, %s, %s, %s)
+INSERT INTO pgtrickle.pgt_lakes (name, catalog_schema, data_path, encrypted, dsn, options, is_default, maintain_every)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 """
 DELETE = "DELETE FROM pgtrickle.pgt_lakes WHERE name = %s"
 SET_OPTION = (
     "UPDATE pgtrickle.pgt_lakes SET options = options || jsonb_build_object(%s::text, %s::text) WHERE name = %s"
 )
 DROP_OPTION = "UPDATE pgtrickle.pgt_lakes SET options = options - %s WHERE name = %s"
+SET_RHYTHM = "UPDATE pgtrickle.pgt_lakes SET maintain_every = %s::interval WHERE name = %s"
+DUE = """
+SELECT name FROM pgtrickle.pgt_lakes
+WHERE coalesce(maintained_at, attached_at) + maintain_every <= clock_timestamp()
+ORDER BY maintained_at NULLS FIRST
+"""
 MAINTAINED = "UPDATE pgtrickle.pgt_lakes SET maintained_at = clock_timestamp() WHERE name = %s"
 
 
@@ -88,13 +96,13 @@ def publish_sealing_key(conn: Connection, public_key: str | None) -> None:
     conn.execute(PUBLISH_KEY, (public_key,))
 
 
-def save_lake(conn: Connection, lake: Lake, *, is_default: bool = False) -> None:
+def save_lake(conn: Connection, lake: Lake, *, is_default: bool = False, maintain_every: str | None = None) -> None:
     """Write a new lake's row, with its secrets sealed."""
     if is_default:
         conn.execute(NO_DEFAULT)
     dsn = None if lake.dsn is None else _sealed(conn, lake.name, DSN, lake.dsn)
     options = {key: _sealed(conn, lake.name, key, value) for key, value in lake.options.items()}
-    values = (lake.name, lake.schema, lake.data_path, lake.encrypted, dsn, Jsonb(options), is_default)
+    values = (lake.name, lake.schema, lake.data_path, lake.encrypted, dsn, Jsonb(options), is_default, maintain_every)
     conn.execute(INSERT, values)
 
 
@@ -110,6 +118,16 @@ def set_lake_option(conn: Connection, name: str, option: str, value: str | None)
         conn.execute(SET_OPTION, (option, _sealed(conn, name, option, value), name))
 
 
+def set_maintenance(conn: Connection, name: str, every: str | None) -> None:
+    """How often the engine tidies the lake by itself; None for never."""
+    conn.execute(SET_RHYTHM, (every, name))
+
+
+def due_for_maintenance(conn: Connection) -> list[str]:
+    """Lakes whose turn it is, the longest waiting first."""
+    return [str(row[0]) for row in conn.execute(DUE)]
+
+
 def mark_maintained(conn: Connection, name: str) -> None:
     conn.execute(MAINTAINED, (name,))
 
@@ -117,6 +135,15 @@ def mark_maintained(conn: Connection, name: str) -> None:
 def place(lake: str, option: str) -> str:
     """What a sealed value is bound to, and how errors name it."""
     return f"lake {lake}, {option}"
+
+
+def no_key(lake: str, option: str) -> UserError:
+    """Why a secret is not stored."""
+    return UserError(
+        f"{place(lake, option)} cannot be stored: the engine has no key to seal it with",
+        hint="Start the engine with RUNNEL_ENCRYPTION_KEY set (openssl rand -base64 32 makes one), or leave the "
+        "credentials to the environment.",
+    )
 
 
 def opened(lake: Lake) -> Lake:
@@ -135,11 +162,7 @@ def _sealed(conn: Connection, lake: str, option: str, value: str) -> str:
         return value
     found = conn.execute(SEALING_KEY).fetchone()
     if found is None or found[0] is None:
-        raise UserError(
-            f"{place(lake, option)} cannot be stored: the engine has no key to seal it with",
-            hint="Start the engine with RUNNEL_ENCRYPTION_KEY set (openssl rand -base64 32 makes one), or leave the "
-            "credentials to the environment.",
-        )
+        raise no_key(lake, option)
     return seal(value, str(found[0]), place(lake, option))
 
 

@@ -66,7 +66,7 @@ def unseal(box: str, place: str) -> str:
         raise UserError(
             f"the credentials stored for {place} were sealed with another key",
             hint=f"Start the engine with the {KEY_VARIABLE} or the home directory that it had then, or store the "
-            "credentials again with: runnel lake secret",
+            "credentials again with: runnel lake set",
         )
     sender = X25519PublicKey.from_public_bytes(head[_KEY_BYTES:])
     try:
@@ -74,7 +74,7 @@ def unseal(box: str, place: str) -> str:
     except InvalidTag:
         raise UserError(
             f"the credentials stored for {place} were changed or moved there from another place",
-            hint="Store them again with: runnel lake secret",
+            hint="Store them again with: runnel lake set",
         ) from None
 
 

@@ -132,6 +132,7 @@ WITH taken AS (
     RETURNING request_id, kind, args, role, caller_pid, settings, created_at)
 SELECT * FROM taken ORDER BY request_id
 """
+FORGET_ARGUMENTS = "UPDATE pgtrickle.pgt_requests SET args = '{}' WHERE request_id = %s"
 FINISH_REQUEST = """
 UPDATE pgtrickle.pgt_requests SET status = %s, result = %s, error = %s, finished_at = clock_timestamp()
 WHERE request_id = %s AND status IN ('PENDING', 'RUNNING')
@@ -308,6 +309,11 @@ def finish_request(
     failure = error.as_json() if isinstance(error, RunnelError) else error
     status = "DONE" if failure is None else "FAILED"
     conn.execute(FINISH_REQUEST, (status, _jsonb(result), _jsonb(failure), request_id))
+
+
+def forget_arguments(conn: Connection, request_id: int) -> None:
+    """Keep what was asked for, not the credentials that came with it."""
+    conn.execute(FORGET_ARGUMENTS, (request_id,))
 
 
 def abandon_requests(conn: Connection) -> int:

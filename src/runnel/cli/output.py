@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from runnel.client import Check, Refresh, StreamTableStatus, VerifyResult
+    from runnel.client import AttachedLake, Check, LakeTable, Refresh, StreamTableStatus, VerifyResult
     from runnel.errors import RunnelError
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -120,6 +120,59 @@ def print_checks(checks: Sequence[Check]) -> None:
         ["check", "severity", "result"],
         [[each.name, _coloured(each.severity, _SEVERITY_COLOURS), _escape(each.result)] for each in checks],
     )
+
+
+def print_lakes(lakes: Sequence[AttachedLake]) -> None:
+    if not lakes:
+        done("No lakes yet. Make one with: runnel lake attach NAME --create --schema SCHEMA --data-path PLACE")
+        return
+    _draw(
+        ["lake", "files", "catalog", "encrypted", "maintained"],
+        [
+            [
+                _escape(each.name) + (" (default)" if each.is_default else ""),
+                _escape(each.data_path),
+                _escape(f"schema {each.catalog_schema}" + (" on another server" if each.remote else "")),
+                "yes" if each.encrypted else "no",
+                "by others" if each.maintain_every is None else f"every {span(each.maintain_every)}",
+            ]
+            for each in lakes
+        ],
+    )
+
+
+def print_lake_tables(tables: Sequence[LakeTable]) -> None:
+    if not tables:
+        done("The lake is empty. Publish a stream table with: runnel create NAME 'SELECT ...' --sink ducklake")
+        return
+    _draw(
+        ["table", "kind", ">rows", ">files", ">size", "columns"],
+        [
+            [
+                _escape(each.name if each.schema == "main" else f"{each.schema}.{each.name}"),
+                each.kind,
+                _count(each.rows),
+                _count(each.files),
+                size(each.bytes),
+                _escape(", ".join(each.columns)),
+            ]
+            for each in tables
+        ],
+    )
+
+
+def size(value: int | None) -> str:
+    """Bytes as people say them: 812 B, 3.4 MB."""
+    if value is None:
+        return "-"
+    if value < 1000:
+        return f"{value} B"
+    amount = float(value)
+    for unit in ("kB", "MB", "GB"):
+        amount /= 1000
+        if amount < 1000:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1000:.1f} TB"
 
 
 def print_verified(name: str, result: VerifyResult) -> None:

@@ -57,3 +57,10 @@ def open_client(home: Path | None, dsn: str | None) -> Client:
     from runnel.client import connect
 
     return connect(resolve_dsn(home, dsn), on_notice=note)
+
+
+def absolute(data_path: str | None) -> str | None:
+    """A folder as seen from where the command runs; URLs are what they are."""
+    if data_path is None or "://" in data_path:
+        return data_path
+    return f"{Path(data_path).expanduser().resolve()}/"

@@ -13,12 +13,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from runnel.catalog import store
 from runnel.catalog.migrate import migrate, package_version
+from runnel.engine import lakes
 from runnel.engine.definitions import release_sources
 from runnel.engine.gate import WakeGate
 from runnel.engine.operations import Operations
@@ -56,8 +58,17 @@ class Engine:
         spark: SparkSession | None = None,
         master: str = "local[*]",
         on_event: Callable[[str], None] | None = None,
+        home: Path | None = None,
+        data_path: str | None = None,
     ) -> None:
+        """Maintain the stream tables of `dsn`.
+
+        `home` is a directory for what this stack keeps outside of the database: the key of stored credentials, and
+        the files of the default lake unless `data_path` names another place. Without both there is no default lake.
+        """
         self.dsn = dsn
+        self._home = home
+        self._data_path = data_path
         self._spark = spark
         self._master = master
         self._on_event = on_event or (lambda _: None)
@@ -76,6 +87,7 @@ class Engine:
         """Install or upgrade the schemas, become the engine, start Spark, and warm it up."""
         migrate(self.dsn)
         self._connect()
+        lakes.prepare(self._control, self._home, self._data_path)
         if not self._stopping.is_set():
             self._start_spark()
 

@@ -9,6 +9,7 @@ import psycopg
 
 from runnel.catalog import store
 from runnel.catalog.rows import Request
+from runnel.engine import lakes
 from runnel.engine.definitions import Caller
 from runnel.engine.explain import explain, validate
 from runnel.engine.operations import Operations
@@ -17,10 +18,15 @@ from runnel.sql.describe import user_error
 
 log = logging.getLogger(__name__)
 
+SECRET = ("attach_lake", "set_lake_option")
+"""Requests whose arguments may hold credentials: they are not kept."""
+
 
 def answer(operations: Operations, request: Request, control: psycopg.Connection) -> None:
     """Carry a request out and store its answer; only a lost connection propagates."""
     try:
+        if request.kind in SECRET:
+            store.forget_arguments(control, request.request_id)
         result = _dispatch(operations, request)
     except RunnelError as error:
         store.finish_request(control, request.request_id, error=error)
@@ -62,5 +68,15 @@ def _dispatch(operations: Operations, request: Request) -> Any:
             return validate(operations, args["query"], caller)
         case "explain":
             return explain(operations, args["name"], caller)
+        case "attach_lake":
+            return lakes.attach(operations.conn, args, caller)
+        case "detach_lake":
+            return lakes.detach(operations.conn, args, caller)
+        case "set_lake_option":
+            return lakes.set_option(operations.conn, args, caller)
+        case "lake_info":
+            return lakes.info(operations.conn, args)
+        case "lake_tables":
+            return lakes.tables(operations.conn, args)
         case other:
             raise RunnelError(f"unknown request {other!r}", hint="The SQL functions and the engine differ in version.")

@@ -10,6 +10,7 @@ CREATE TABLE pgtrickle.pgt_lakes (
     options        jsonb NOT NULL DEFAULT '{}',
     is_default     boolean NOT NULL DEFAULT false,
     attached_at    timestamptz NOT NULL DEFAULT now(),
+    maintain_every interval CHECK (maintain_every > interval '0'),
     maintained_at  timestamptz
 );
 CREATE UNIQUE INDEX pgt_lakes_default ON pgtrickle.pgt_lakes (is_default) WHERE is_default;
@@ -20,11 +21,13 @@ COMMENT ON COLUMN pgtrickle.pgt_lakes.data_path IS 'Folder or URL below which it
 COMMENT ON COLUMN pgtrickle.pgt_lakes.dsn IS
     'Sealed connection string of the server that holds its catalog; null for this database.';
 COMMENT ON COLUMN pgtrickle.pgt_lakes.options IS 'Settings of its object store; what is secret is sealed.';
+COMMENT ON COLUMN pgtrickle.pgt_lakes.maintain_every IS
+    'How often the engine tidies its files by itself; null for lakes that others look after.';
 COMMENT ON COLUMN pgtrickle.pgt_lakes.is_default IS 'Where a sink publishes that names no lake.';
 
 -- Sealed is not for everybody's eyes either.
 REVOKE ALL ON pgtrickle.pgt_lakes FROM PUBLIC;
-GRANT SELECT (name, catalog_schema, data_path, encrypted, remote, is_default, attached_at, maintained_at)
+GRANT SELECT (name, catalog_schema, data_path, encrypted, remote, is_default, attached_at, maintain_every, maintained_at)
     ON pgtrickle.pgt_lakes TO PUBLIC;
 
 -- With it a client seals credentials before they leave it, so that no server, log or buffer ever sees them.
@@ -61,7 +64,7 @@ BEGIN
 END
 $$;
 
--- A setting of the lake's object store, such as secret_access_key; NULL forgets it.
+-- A setting of the lake's object store, such as secret_access_key, or maintain_every; NULL forgets it.
 CREATE FUNCTION pgtrickle.set_lake_option(name text, option text, value text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$

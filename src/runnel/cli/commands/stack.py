@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, LiteralString
 import typer
 
 from runnel.cli.output import done, note
-from runnel.cli.target import DsnOption, HomeOption, embedded, given_dsn, resolve_dsn
+from runnel.cli.target import DsnOption, HomeOption, absolute, embedded, given_dsn, resolve_dsn
 from runnel.errors import RunnelError, UserError
 
 if TYPE_CHECKING:
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from runnel.server.embedded import EmbeddedServer
 
 MasterOption = Annotated[str, typer.Option(help="Spark master: local[*], local[4], spark://host:7077 ...")]
+
+DataPathOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the files of the default lake are kept: a folder, s3://..., gs://... or az://... "
+        "(HOME/lake for the embedded server; none with --dsn). Chosen at the first start.",
+        metavar="PLACE",
+    ),
+]
 
 LoopbackOption = Annotated[
     str | None,
@@ -38,12 +47,15 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.classid = 1920298606 AND l.obj
 """
 
 
-def up(home: HomeOption = None, dsn: DsnOption = None, master: MasterOption = "local[*]") -> None:
+def up(
+    home: HomeOption = None, dsn: DsnOption = None, master: MasterOption = "local[*]", data_path: DataPathOption = None
+) -> None:
     """Start the stack and keep stream tables fresh until Ctrl-C."""
     began = time.monotonic()
     named = given_dsn(home, dsn)
+    place = absolute(data_path)
     if named is not None:
-        _run_engine(named, master, began, where=f' --dsn "{named}"' if dsn else "")
+        _run_engine(named, master, began, where=f' --dsn "{named}"' if dsn else "", home=None, data_path=place)
         return
     server = embedded(home)
     _refuse_second_engine(server)
@@ -51,7 +63,8 @@ def up(home: HomeOption = None, dsn: DsnOption = None, master: MasterOption = "l
     note(f"PostgreSQL 18 in {server.home.path} ...")
     address = server.start()
     note(f"PostgreSQL {'was already running' if before else 'started'} ({time.monotonic() - began:.1f} s)")
-    _run_in_home(server, address, master, began, stop_on_failure=not before, where=f" --home {home}" if home else "")
+    where = f" --home {home}" if home else ""
+    _run_in_home(server, address, master, began, stop_on_failure=not before, where=where, data_path=place)
 
 
 def down(home: HomeOption = None, dsn: DsnOption = None) -> None:
@@ -84,7 +97,14 @@ def init(home: HomeOption = None, dsn: DsnOption = None, loopback: LoopbackOptio
 
 
 def _run_in_home(
-    server: EmbeddedServer, address: str, master: str, began: float, *, stop_on_failure: bool, where: str
+    server: EmbeddedServer,
+    address: str,
+    master: str,
+    began: float,
+    *,
+    stop_on_failure: bool,
+    where: str,
+    data_path: str | None,
 ) -> None:
     """Run the engine and stop its server at the end; not a server that somebody else's engine uses."""
     from runnel.server.home import clear_engine_pid, write_engine_pid
@@ -92,7 +112,7 @@ def _run_in_home(
     write_engine_pid(server.home)
     stop = stop_on_failure
     try:
-        _run_engine(address, master, began, where=where)
+        _run_engine(address, master, began, where=where, home=server.home.path, data_path=data_path)
         stop = True
     finally:
         clear_engine_pid(server.home)
@@ -100,11 +120,13 @@ def _run_in_home(
             server.stop()
 
 
-def _run_engine(address: str, master: str, began: float, *, where: str) -> None:
+def _run_engine(
+    address: str, master: str, began: float, *, where: str, home: Path | None, data_path: str | None
+) -> None:
     """Start, say so, and block until a signal."""
     from runnel.engine import Engine
 
-    engine = Engine(address, master=master, on_event=note)
+    engine = Engine(address, master=master, on_event=note, home=home, data_path=data_path)
     stopping: list[int] = []
     _stop_on_signals(engine, stopping)
     try:

@@ -1,0 +1,208 @@
+"""`runnel lake ...`: lakes that stream tables are published to and read from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from runnel.cli.output import JsonOption, done, note, print_json, print_lake_tables, print_lakes
+from runnel.cli.target import DsnOption, HomeOption, absolute, open_client
+from runnel.errors import UserError
+
+PASSWORD_VARIABLE = "RUNNEL_LAKE_PASSWORD"  # noqa: S105  (the name of one)
+
+app = typer.Typer(
+    help="Lakes: Parquet files with a catalog in PostgreSQL (DuckLake), open to DuckDB and Spark.\n\n"
+    "`runnel up` makes one named `lake`. See how to open it with: runnel lake info",
+    no_args_is_help=True,
+)
+
+NameArgument = Annotated[str, typer.Argument(help="Lake.")]
+OptionalName = Annotated[str | None, typer.Argument(help="Lake; the default one when none is named.")]
+
+
+@app.command()
+def info(name: OptionalName = None, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None) -> None:
+    """Print the lines that open a lake in DuckDB. Try: runnel lake info | duckdb -init /dev/stdin"""
+    with open_client(home, dsn) as client:
+        lake = client.lake_info(name)
+    if json:
+        connection = {key: value for key, value in lake.connection.items() if key != "password"}
+        print_json({**_fields(lake), "connection": connection, "statements": lake.statements})
+        return
+    kind = "encrypted lake" if lake.encrypted else "lake"
+    held = f"snapshot {lake.snapshot}, {lake.tables} tables, {lake.views} views"
+    done(f"-- {kind} {lake.name}: {held}; files in {lake.data_path}")
+    if lake.connection.get("password") or lake.remote:
+        done("-- the server may ask for a password: set PGPASSWORD, or put it in ~/.pgpass")
+    for line in lake.statements:
+        done(line)
+
+
+@app.command("list")
+def list_lakes(json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None) -> None:
+    """List the attached lakes."""
+    with open_client(home, dsn) as client:
+        lakes = client.lakes()
+    print_json(lakes) if json else print_lakes(lakes)
+
+
+@app.command()
+def tables(name: OptionalName = None, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None) -> None:
+    """List the tables and views of a lake, with rows, files and bytes."""
+    with open_client(home, dsn) as client:
+        found = client.lake_tables(name)
+    print_json(found) if json else print_lake_tables(found)
+
+
+@app.command()
+def attach(
+    name: Annotated[str, typer.Argument(help="Name for the lake; its tables are then NAME.table in queries.")],
+    schema: Annotated[
+        str, typer.Option(help="Schema with the ducklake_* tables (DuckDB's METADATA_SCHEMA).", show_default=True)
+    ] = "public",
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            help="Server with the catalog when it is not this one, as 'host=... dbname=... user=...'. The password "
+            f"comes from {PASSWORD_VARIABLE}, or is asked for with --password.",
+            metavar="CONNINFO",
+        ),
+    ] = None,
+    password: Annotated[bool, typer.Option("--password", help="Ask for the password of --catalog.")] = False,
+    data_path: Annotated[
+        str | None,
+        typer.Option(help="Where its files are: a folder, s3://..., gs://..., az://... (else as its catalog says)."),
+    ] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the lake when the schema holds none.")] = False,
+    encrypted: Annotated[bool, typer.Option("--encrypted", help="With --create: encrypt its files.")] = False,
+    default: Annotated[bool, typer.Option("--default", help="Publish here when a sink names no lake.")] = False,
+    region: Annotated[str | None, typer.Option(help="Region of the object store.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="URL of the object store, when it is not the cloud's own.")
+    ] = None,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Attach a lake that exists, or make one with --create.
+
+    Credentials of an object store come from the engine's environment (AWS_ACCESS_KEY_ID ...). To store them,
+    encrypted, use `runnel lake set NAME access_key_id` and `runnel lake set NAME secret_access_key`.
+    """
+    options = {"region": region, "endpoint": endpoint}
+    if endpoint and endpoint.startswith("http://"):
+        options["allow_http"] = "true"
+    with open_client(home, dsn) as client:
+        client.attach_lake(
+            name,
+            schema,
+            dsn=_with_password(catalog, password),
+            data_path=absolute(data_path),
+            options={key: value for key, value in options.items() if value},
+            create=create,
+            encrypted=encrypted,
+            make_default=default,
+        )
+    done(f"Lake {name} is attached. See it from DuckDB with: runnel lake info {name}")
+
+
+@app.command()
+def detach(name: NameArgument, home: HomeOption = None, dsn: DsnOption = None) -> None:
+    """Forget a lake. Its catalog and its files stay as they are."""
+    with open_client(home, dsn) as client:
+        client.detach_lake(name)
+    done(f"Lake {name} is detached. Its catalog and files were not touched.")
+
+
+@app.command("set")
+def set_option(
+    name: NameArgument,
+    option: Annotated[
+        str,
+        typer.Argument(
+            help="access_key_id, secret_access_key, session_token, region, endpoint, allow_http, maintain_every ..."
+        ),
+    ],
+    value: Annotated[
+        str | None, typer.Argument(help="Only for what is no secret; secrets are asked for, or read from stdin.")
+    ] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove the setting.")] = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Set an option of a lake. Secrets are encrypted before they leave this command.
+
+    runnel lake set lake secret_access_key < key.txt
+    runnel lake set lake maintain_every '1 hour'
+    """
+    chosen = None if forget else _value(option, value)
+    with open_client(home, dsn) as client:
+        client.set_lake_option(name, option, chosen)
+    done(f"Option {option} of lake {name} is {'forgotten' if forget else 'set'}.")
+
+
+@app.command()
+def maintain(
+    name: OptionalName = None, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None
+) -> None:
+    """Tidy a lake now: merge small files, flush inlined rows, remove files that no snapshot needs.
+
+    The engine does this by itself for lakes that Runnel made; see `runnel lake list` for how often.
+    """
+    with open_client(home, dsn) as client:
+        result = client.maintain_lake(name)
+    if json:
+        print_json(result)
+        return
+    said = ", ".join(f"{key.replace('_', ' ')} {count:,}" for key, count in result.items() if count)
+    done(f"Done: {said}." if said else "There was nothing to tidy.")
+
+
+def _value(option: str, value: str | None) -> str:
+    from runnel.catalog.lakes import HARMLESS
+
+    if option in HARMLESS:
+        if value is None:
+            raise UserError(f"The value of {option} is missing.", hint=f"runnel lake set NAME {option} VALUE")
+        return value
+    if value is not None:
+        raise UserError(
+            f"{option} may be secret, and other users can see the arguments of a command.",
+            hint="Leave the value out: it is asked for, or read from standard input. The one you typed is known now.",
+        )
+    secret = typer.prompt(option, hide_input=True) if sys.stdin.isatty() else sys.stdin.read().strip()
+    if not secret:
+        raise UserError(f"The value of {option} is empty.")
+    return str(secret)
+
+
+def _with_password(catalog: str | None, ask: bool) -> str | None:
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    if catalog is None:
+        return None
+    try:
+        words = conninfo_to_dict(catalog)
+    except ProgrammingError:
+        raise UserError(
+            "--catalog cannot be read.", hint="Give it as 'host=... port=... dbname=... user=...'."
+        ) from None
+    if "password" in words:
+        raise UserError(
+            "--catalog holds a password, and other users can see the arguments of a command.",
+            hint=f"Leave it out and add --password, or set {PASSWORD_VARIABLE}.",
+        )
+    given = typer.prompt("Password", hide_input=True) if ask else os.environ.get(PASSWORD_VARIABLE)
+    if not given:
+        note("No password is stored for this catalog: the engine connects without one.")
+    return make_conninfo(catalog, **({"password": given} if given else {}))
+
+
+def _fields(value: object) -> dict[str, object]:
+    from dataclasses import fields
+
+    return {each.name: getattr(value, each.name) for each in fields(value)}  # type: ignore[arg-type]
