@@ -1,0 +1,195 @@
+"""Lakes by name: the default lake, attach and detach, what is shown of them, and to whom."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+import runnel
+from runnel.catalog import secrets
+from runnel.errors import RunnelError, UserError
+from tests.lake.duck import Duck, connect
+from tests.lake.s3 import S3, SECRET_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEY = "a key that the tests made up"
+
+
+@pytest.fixture(autouse=True)
+def own_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(secrets.KEY_VARIABLE, KEY)
+
+
+@contextmanager
+def stack(dsn: str, spark: SparkSession, **places: object) -> Iterator[runnel.Client]:
+    """An engine that has a place for its lake, and a client."""
+    engine = runnel.Engine(dsn, spark=spark, **places)  # type: ignore[arg-type]
+    engine.start()
+    thread = threading.Thread(target=engine.run, name="engine", daemon=True)
+    thread.start()
+    try:
+        with runnel.connect(dsn) as client:
+            yield client
+    finally:
+        engine.stop()
+        thread.join(60)
+        engine.close()
+
+
+def paste(lines: list[str], s3: S3 | None = None) -> duckdb.DuckDBPyConnection:
+    """A DuckDB user's session; the extensions come from packages instead of the network."""
+    conn = connect(s3)
+    for line in lines:
+        if not line.startswith(("INSTALL", "CREATE SECRET")):
+            conn.execute(line)
+    return conn
+
+
+def test_the_default_lake_opens_in_duckdb_with_the_printed_lines(dsn: str, spark: SparkSession, tmp_path: Path) -> None:
+    with stack(dsn, spark, home=tmp_path) as client:
+        (lake,) = client.lakes()
+        assert (lake.name, lake.is_default, lake.data_path) == ("lake", True, f"{tmp_path}/lake/")
+        info = client.lake_info()
+        assert (info.tables, info.snapshot, info.encrypted) == (0, 0, False)
+        with paste(info.statements) as duck:
+            duck.execute("CREATE TABLE events AS SELECT range AS id, 'x' AS kind FROM range(100)")
+            duck.execute("CREATE VIEW few AS SELECT * FROM events WHERE id < 3")
+            duck.execute("DELETE FROM events WHERE id = 7")
+            duck.execute("INSERT INTO events VALUES (500, 'inlined')")
+        shown = {each.name: each for each in client.lake_tables()}
+        assert (shown["events"].kind, shown["events"].rows, shown["events"].files) == ("table", 100, 1)
+        assert shown["events"].columns == ["id int64", "kind varchar"]
+        assert (shown["few"].kind, shown["few"].rows) == ("view", None)
+        assert client.lake_info().tables == 1
+    # At the next start it is the same lake, also when nobody says where.
+    with stack(dsn, spark) as client:
+        assert [each.data_path for each in client.lakes()] == [f"{tmp_path}/lake/"]
+    with pytest.raises(UserError, match="are in"):
+        runnel.Engine(dsn, spark=spark, data_path="/elsewhere").start()
+
+
+def test_a_lake_of_duckdb_is_attached_and_left_as_it_was(
+    client: runnel.Client, duck: Callable[..., Duck], data_path: str
+) -> None:
+    duck(data_path, schema="lakes").run("CREATE TABLE t AS SELECT 1 AS a")
+    with pytest.raises(RunnelError, match="no DuckLake catalog"):
+        client.attach_lake("mine")
+    client.attach_lake("mine", "lakes")
+    (lake,) = client.lakes()
+    assert (lake.data_path, lake.is_default, lake.maintain_every) == (data_path, True, None)
+    assert [(each.name, each.rows) for each in client.lake_tables("mine")] == [("t", 1)]
+    with pytest.raises(RunnelError, match="already a lake mine"):
+        client.attach_lake("mine", "lakes")
+    client.detach_lake("mine")
+    assert client.lakes() == []
+    with pytest.raises(RunnelError, match="no lake is attached"):
+        client.lake_info()
+    with pytest.raises(RunnelError, match='no lake "mine"'):
+        client.detach_lake("mine")
+    assert duck(schema="lakes").rows("SELECT * FROM t") == [(1,)]
+
+
+def test_an_encrypted_lake_can_be_made_and_read_by_duckdb(client: runnel.Client, data_path: str) -> None:
+    client.attach_lake("safe", "vault", data_path=data_path, create=True, encrypted=True)
+    info = client.lake_info("safe")
+    assert info.encrypted
+    with paste(info.statements) as duck:
+        duck.execute("CREATE TABLE t AS SELECT range AS a FROM range(50)")
+    with paste(info.statements) as duck:
+        assert duck.execute("SELECT sum(a) FROM t").fetchone() == (1225,)
+    (file,) = Path(data_path).rglob("*.parquet")
+    assert file.read_bytes()[:4] == b"PARE"
+
+
+def test_names_and_places_are_checked(client: runnel.Client) -> None:
+    for name in ("public", "pgtrickle", "pg_lake", ""):
+        with pytest.raises(RunnelError, match="cannot be the name"):
+            client.attach_lake(name)
+    with pytest.raises(RunnelError, match="not a place") as refused:
+        client.attach_lake("x", "x", data_path="relative/folder", create=True)
+    assert "absolute" in (refused.value.hint or "")
+    with pytest.raises(RunnelError, match="needs a place"):
+        client.attach_lake("x", "x", create=True)
+
+
+def test_a_lake_on_another_server_keeps_its_password_to_itself(
+    client: runnel.Client, db: psycopg.Connection, dsn: str, data_path: str, tmp_path: Path
+) -> None:
+    far = make_conninfo(dsn, password=SECRET_KEY)
+    client.attach_lake("far", "far_catalog", dsn=far, data_path=data_path, create=True)
+    info = client.lake_info("far")
+    assert info.remote and info.connection["host"] == "127.0.0.1"
+    assert SECRET_KEY not in repr(info) + "".join(info.statements)
+    with paste(info.statements) as duck:
+        duck.execute("CREATE TABLE t (a int)")
+    assert [each.name for each in client.lake_tables("far")] == ["t"]
+    with pytest.raises(RunnelError, match="cannot connect") as refused:
+        client.attach_lake("gone", dsn=f"host=127.0.0.1 port=1 password={SECRET_KEY}")
+    assert SECRET_KEY not in str(refused.value) + str(refused.value.detail)
+    with pytest.raises(RunnelError, match="cannot be read") as refused:
+        client.attach_lake("wrong", dsn=f"host=h {SECRET_KEY}")
+    assert SECRET_KEY not in str(refused.value) + str(refused.value.detail)
+    assert _leaks(db, SECRET_KEY) == []
+
+
+def test_credentials_set_by_sql_are_not_kept_in_the_request(
+    client: runnel.Client, db: psycopg.Connection, s3: S3, bucket: str
+) -> None:
+    client.attach_lake("cloud", "cloud", data_path=bucket, options=s3.options, create=True)
+    db.execute("SELECT pgtrickle.set_lake_option('cloud', 'secret_access_key', %s)", ("another-secret",))
+    db.execute("SELECT pgtrickle.set_lake_option('cloud', 'maintain_every', '2 hours')")
+    with pytest.raises(psycopg.Error, match="invalid interval"):
+        db.execute("SELECT pgtrickle.set_lake_option('cloud', 'maintain_every', 'soon')")
+    assert _leaks(db, "another-secret") == []
+    (lake,) = client.lakes()
+    assert lake.maintain_every is not None and lake.maintain_every.total_seconds() == 7200
+    client.set_lake_option("cloud", "secret_access_key", SECRET_KEY)
+    info = client.lake_info("cloud")
+    assert info.store["endpoint"] == s3.endpoint and "secret_access_key" not in info.store
+    assert any("SECRET '<secret key>'" in line and "USE_SSL false" in line for line in info.statements)
+    with paste(info.statements, s3) as duck:
+        duck.execute("CREATE TABLE t AS SELECT range AS a FROM range(50)")
+        assert duck.execute("SELECT count(*) FROM t").fetchone() == (50,)
+    assert len(s3.files(bucket)) == 1
+
+
+def test_only_the_engines_own_kind_may_attach(
+    client: runnel.Client, db: psycopg.Connection, duck: Callable[..., Duck], data_path: str
+) -> None:
+    duck(data_path, schema="lakes").run("CREATE TABLE t (a int)")
+    db.execute("CREATE ROLE lake_visitor")
+    try:
+        db.execute("SET ROLE lake_visitor")
+        for call in (
+            "attach_ducklake('mine', 'lakes')",
+            "detach_ducklake('mine')",
+            "set_lake_option('mine', 'region', 'eu')",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                db.execute(f"SELECT pgtrickle.{call}".encode())
+    finally:
+        db.execute("RESET ROLE")
+        db.execute("DROP ROLE lake_visitor")
+    assert client.lakes() == []
+
+
+def _leaks(db: psycopg.Connection, secret: str) -> list[str]:
+    """Tables of the catalog in whose rows a secret can be read."""
+    found = db.execute(
+        "SELECT c.oid::regclass::text FROM pg_class c WHERE relkind = 'r' AND relnamespace = 'pgtrickle'::regnamespace"
+    ).fetchall()
+    return [
+        table
+        for (table,) in found
+        if db.execute(f"SELECT FROM {table} t WHERE strpos(t::text, %s) > 0".encode(), (secret,)).fetchone()
+    ]
