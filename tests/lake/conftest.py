@@ -12,6 +12,9 @@ import pytest
 from tests.lake.duck import Duck
 from tests.lake.flaky import Flaky, proxy
 from tests.lake.s3 import S3, serve
+from tests.robustness.conftest import durable, home, processes
+
+__all__ = ["durable", "home", "processes"]
 
 
 @pytest.fixture(scope="session")
