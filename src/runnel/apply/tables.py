@@ -82,6 +82,12 @@ def hash_of(items: Sequence[str]) -> str:
     return f"hash_record_extended(ROW({', '.join(items)}), 0)" if items else "0::int8"
 
 
+def identity_sql(columns: Sequence[tuple[str, PgType]], seed: int) -> str:
+    """A hash over every column, for queries; `hash_sql` leaves out what an index may not hold."""
+    items = [f"({n})::text" if t.oid in _UNHASHED else _hashable(n, t) for n, t in columns]
+    return f"hash_record_extended(ROW({', '.join(items)}), {seed})" if items else f"{seed}::int8"
+
+
 def _hashable(name: str, type_: PgType) -> str:
     if type_.oid == NONDETERMINISTIC:
         # A record hashes its fields byte by byte; only the function itself minds the collation.

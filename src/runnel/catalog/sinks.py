@@ -1,0 +1,157 @@
+"""Typed access to the catalog of sinks: where stream tables are published, what was published, files on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import psycopg
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+Connection = psycopg.Connection[Any]
+Mode = Literal["merge", "append", "replace"]
+
+SELECT = """
+SELECT pgt_id, sink, lake, mode, inline_small_changes, compression, delta_export_path, delta_export_compression,
+       lake_schema, view_name, table_id, columns, snapshot_id, next_row_id, row_count, definition_version
+FROM pgtrickle.pgt_sinks
+"""
+SAVE = """
+INSERT INTO pgtrickle.pgt_sinks (
+    pgt_id, sink, lake, mode, inline_small_changes, compression, delta_export_path, delta_export_compression,
+    lake_schema, view_name, table_id, columns, snapshot_id, next_row_id, row_count, definition_version)
+VALUES (
+    %(pgt_id)s, %(sink)s, %(lake)s, %(mode)s, %(inline_small_changes)s, %(compression)s, %(delta_export_path)s,
+    %(delta_export_compression)s, %(lake_schema)s, %(view_name)s, %(table_id)s, %(columns)s, %(snapshot_id)s,
+    %(next_row_id)s, %(row_count)s, %(definition_version)s)
+ON CONFLICT (pgt_id) DO UPDATE SET
+    sink = excluded.sink, lake = excluded.lake, mode = excluded.mode,
+    inline_small_changes = excluded.inline_small_changes, compression = excluded.compression,
+    delta_export_path = excluded.delta_export_path, delta_export_compression = excluded.delta_export_compression,
+    table_id = excluded.table_id, columns = excluded.columns, snapshot_id = excluded.snapshot_id,
+    next_row_id = excluded.next_row_id, row_count = excluded.row_count,
+    definition_version = excluded.definition_version
+"""
+PUBLISHED = """
+UPDATE pgtrickle.pgt_sinks SET snapshot_id = %s, next_row_id = %s, row_count = %s WHERE pgt_id = %s
+"""
+DELETE = "DELETE FROM pgtrickle.pgt_sinks WHERE pgt_id = %s"
+ABANDONED = f"{SELECT} s WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables t WHERE t.pgt_id = s.pgt_id)"
+PROVENANCE = """
+INSERT INTO pgtrickle.pgt_ducklake_provenance
+    (stream_table_oid, stream_table_name, ducklake_snapshot_id, refresh_id, delta_row_count, lake, frontier)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+"""
+START_UPLOADS = """
+INSERT INTO pgtrickle.pgt_lake_uploads (lake, path, xid) SELECT %s, p, %s::xid8 FROM unnest(%s::text[]) p
+RETURNING upload_id
+"""
+END_UPLOADS = "DELETE FROM pgtrickle.pgt_lake_uploads WHERE upload_id = ANY(%s)"
+# The server may still be finishing the transaction of an engine that is gone: its files are left alone until it has.
+ENDED_UPLOADS = """
+SELECT upload_id, lake, path, pg_xact_status(xid) FROM pgtrickle.pgt_lake_uploads
+WHERE pg_xact_status(xid) IS DISTINCT FROM 'in progress' ORDER BY upload_id
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """One row of pgt_sinks; field names are the column names."""
+
+    pgt_id: int
+    sink: str
+    lake: str | None = None
+    mode: Mode = "merge"
+    inline_small_changes: bool = False
+    compression: str = "zstd"
+    delta_export_path: str | None = None
+    delta_export_compression: str = "snappy"
+    lake_schema: str
+    view_name: str
+    table_id: int | None = None
+    columns: list[list[str]] | None = None
+    """[name, PostgreSQL type, lake type] of each published column."""
+    snapshot_id: int | None = None
+    next_row_id: int | None = None
+    row_count: int | None = None
+    definition_version: int | None = None
+
+    @property
+    def publishes(self) -> bool:
+        """Whether rows go to a lake; otherwise only deltas are exported."""
+        return self.sink == "ducklake"
+
+    @property
+    def table_name(self) -> str:
+        """The table in the lake that holds the rows; the view over it has the stream table's name."""
+        return f"{self.view_name}__{'log' if self.mode == 'append' else 'rows'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that may have been written by a transaction that has ended."""
+
+    id: int
+    lake: str | None
+    path: str
+    status: str | None
+    """committed, aborted, or None when the transaction is too old to tell."""
+
+
+def load_sinks(conn: Connection) -> dict[int, Sink]:
+    """All sinks by stream table."""
+    with conn.cursor(row_factory=class_row(Sink)) as cursor:
+        return {sink.pgt_id: sink for sink in cursor.execute(SELECT.encode())}
+
+
+def abandoned_sinks(conn: Connection) -> list[Sink]:
+    """Sinks whose stream table was dropped behind the engine's back."""
+    with conn.cursor(row_factory=class_row(Sink)) as cursor:
+        return cursor.execute(ABANDONED.encode()).fetchall()
+
+
+def save_sink(conn: Connection, sink: Sink) -> None:
+    """Write a sink, new or changed."""
+    conn.execute(SAVE, {**asdict(sink), "columns": None if sink.columns is None else Jsonb(sink.columns)})
+
+
+def mark_published(conn: Connection, pgt_id: int, snapshot: int, next_row_id: int, row_count: int) -> None:
+    """What the lake holds now, to be compared before the next publication."""
+    conn.execute(PUBLISHED, (snapshot, next_row_id, row_count, pgt_id))
+
+
+def delete_sink(conn: Connection, pgt_id: int) -> None:
+    """Forget a sink; its tables are the caller's to drop."""
+    conn.execute(DELETE, (pgt_id,))
+
+
+def record_provenance(
+    conn: Connection,
+    lake: str,
+    snapshot: int,
+    *,
+    relid: int,
+    name: str,
+    refresh_id: int,
+    rows: int,
+    frontier: Mapping[str, Any],
+) -> None:
+    """Say which refresh made a snapshot."""
+    conn.execute(PROVENANCE, (relid, name, snapshot, refresh_id, rows, lake, Jsonb(dict(frontier))))
+
+
+def start_uploads(conn: Connection, lake: str | None, xid: str, paths: Sequence[str]) -> list[int]:
+    """Remember, committed, the files that are about to be written for a transaction."""
+    return [row[0] for row in conn.execute(START_UPLOADS, (lake, xid, list(paths)))]
+
+
+def end_uploads(conn: Connection, ids: Sequence[int]) -> None:
+    """The files are published, or gone."""
+    conn.execute(END_UPLOADS, (list(ids),))
+
+
+def ended_uploads(conn: Connection) -> list[Upload]:
+    """Files of transactions that are over and were not accounted for."""
+    return [Upload(*row) for row in conn.execute(ENDED_UPLOADS)]

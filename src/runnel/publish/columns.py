@@ -1,0 +1,75 @@
+"""Columns on their way to a lake: their types there, and the SQL that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from runnel.apply.tables import identity_sql
+from runnel.errors import UserError
+from runnel.lake.model import LakeColumn, LakeTable
+from runnel.lake.types import decimal_bounds, lake_type
+from runnel.model.types import Column, PgType
+
+SETTINGS: Mapping[str, str] = {
+    "TimeZone": "UTC", "DateStyle": "ISO, YMD", "IntervalStyle": "postgres", "extra_float_digits": "1",
+    "bytea_output": "hex", "search_path": "pg_catalog, pg_temp",
+}  # fmt: skip
+"""Under these the text of a value is the same whoever reads it."""
+
+_SEEDS = (0, 0x52756E6E656C)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedColumn:
+    """A column of a stream table, and its type in the lake."""
+
+    name: str
+    type: PgType
+    lake: str
+
+    @property
+    def as_json(self) -> list[str]:
+        """The form in which the catalog remembers it."""
+        return [self.name, self.type.sql, self.lake]
+
+    def read_sql(self, value: str) -> str:
+        """The value as COPY should print it."""
+        bounds = decimal_bounds(self.lake)
+        if bounds is not None:
+            return value if self.type.bounds is not None else f"round({value}, {bounds[1]})"
+        if self.lake == "blob":
+            return f"encode({value}, 'hex')"
+        if self.lake == "json" and self.type.sql.endswith("[]"):
+            return f"to_jsonb({value})::text"
+        return f"({value})::text" if self.lake in ("varchar", "json", "uuid") else value
+
+
+def published(columns: Sequence[Column], scales: Mapping[str, int] | None = None) -> tuple[PublishedColumn, ...]:
+    """The columns of a result; `scales` are what is known of numerics whose type fixes none."""
+    known = scales or {}
+    return tuple(PublishedColumn(c.name, c.type, lake_type(c.type, known.get(c.name))) for c in columns)
+
+
+def identities(columns: Sequence[PublishedColumn], names: Sequence[str]) -> list[str]:
+    """Two hashes of a row that together tell it from all others."""
+    pairs = [(name, column.type) for name, column in zip(names, columns, strict=True)]
+    return [identity_sql(pairs, seed) for seed in _SEEDS]
+
+
+def lake_columns(columns: Sequence[PublishedColumn], table: LakeTable) -> list[LakeColumn]:
+    """The lake table's own columns, in the order of the published ones."""
+    by_name = {c.name: c for c in table.columns}
+    return [by_name[c.name] for c in columns]
+
+
+def unreadable(name: object, error: pa.ArrowException) -> UserError:
+    """A value that the lake's type cannot hold."""
+    return UserError(
+        f"stream table {name}: a value does not fit the lake's type: {str(error).splitlines()[0]}",
+        hint="Numbers have 38 digits in a lake; a numeric without bounds 18 before and 20 after the point. "
+        "Cast the column in the query.",
+        sqlstate="22003",
+    )
