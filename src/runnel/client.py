@@ -7,9 +7,7 @@ A client needs no Spark and no Java, only a connection to the database.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, LiteralString, Self
 
@@ -19,136 +17,25 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from runnel.answers import AttachedLake, Check, LakeInfo, LakeTable, Refresh, StreamTableStatus, VerifyResult
 from runnel.errors import RunnelError, TransientError, UserError
+from runnel.lineage import Lineage, trace
+
+__all__ = [
+    "AttachedLake",
+    "Check",
+    "Client",
+    "LakeInfo",
+    "LakeTable",
+    "Lineage",
+    "Refresh",
+    "StreamTableStatus",
+    "VerifyResult",
+    "connect",
+]
 
 Row = dict[str, Any]
 Query = LiteralString | sql.SQL | sql.Composed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTableStatus:
-    """One stream table as `runnel status` shows it."""
-
-    relation: str  # quoted, and qualified where the search path asks for it: usable in SQL as it is
-    schema: str
-    name: str
-    status: str
-    refresh_mode: str
-    effective_mode: str
-    mode_reason: str | None
-    schedule: str
-    is_populated: bool
-    data_timestamp: dt.datetime | None
-    staleness: dt.timedelta | None
-    last_refresh_at: dt.datetime | None
-    last_refresh_ms: float | None
-    last_action: str | None
-    rows_inserted: int | None
-    rows_deleted: int | None
-    pending_changes: int | None
-    consecutive_errors: int
-    last_error: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refresh:
-    """One line of a stream table's history."""
-
-    name: str
-    start_time: dt.datetime
-    end_time: dt.datetime | None
-    data_timestamp: dt.datetime | None
-    action: str
-    status: str
-    initiated_by: str | None
-    changes_read: int | None
-    rows_inserted: int | None
-    rows_deleted: int | None
-    reason: str | None
-    error_message: str | None
-    timings: Mapping[str, float] | None
-    spark_jobs: int | None
-
-    @property
-    def milliseconds(self) -> float | None:
-        if self.end_time is None:
-            return None
-        return (self.end_time - self.start_time).total_seconds() * 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyResult:
-    """A stream table compared with its query in one snapshot; the rows are PostgreSQL's own text of them."""
-
-    ok: bool
-    missing: Sequence[str]
-    unexpected: Sequence[str]
-    counts: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One answer of `validate` or `health`."""
-
-    name: str
-    result: str
-    severity: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachedLake:
-    """One lake as `runnel lake list` shows it."""
-
-    name: str
-    catalog_schema: str
-    data_path: str
-    encrypted: bool
-    remote: bool
-    is_default: bool
-    attached_at: dt.datetime
-    maintain_every: dt.timedelta | None
-    maintained_at: dt.datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LakeInfo:
-    """How a lake is reached from outside, and what it holds; without its secrets."""
-
-    name: str
-    catalog_schema: str
-    data_path: str
-    moved: bool
-    encrypted: bool
-    remote: bool
-    connection: Mapping[str, str]
-    is_default: bool
-    store: Mapping[str, str]
-    snapshot: int
-    tables: int
-    views: int
-
-    @property
-    def statements(self) -> list[str]:
-        """What a DuckDB user pastes."""
-        from runnel.lake.outside import attach_statements
-
-        return attach_statements(
-            self.name, self.catalog_schema, self.data_path, self.connection, encrypted=self.encrypted,
-            moved=self.moved, store=self.store,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LakeTable:
-    """A table or view in a lake; rows and files as its catalog counts them."""
-
-    schema: str
-    name: str
-    kind: str
-    rows: int | None
-    files: int | None
-    bytes: int | None
-    columns: Sequence[str]
 
 
 class Client:
@@ -308,6 +195,15 @@ class Client:
         ]
         return said
 
+    def lineage(
+        self, name: str, *, lake: str | None = None, snapshot: int | None = None, limit: int = 10
+    ) -> list[Lineage]:
+        """The snapshots that a stream table left in lakes, newest first, each back to its sources. Needs no engine."""
+        found = self._rows(_RELATION, {"name": name})
+        oid = found[0]["oid"] if found else None
+        names = (name, f"public.{name}")
+        return trace(self._rows, oid, names, lake=lake, snapshot=snapshot, limit=limit)
+
     def query(self, text: Query) -> list[Row]:
         """Run any query on this client's connection: handy in notebooks."""
         return self._rows(text)
@@ -408,6 +304,10 @@ SELECT t.pgt_relid::regclass::text AS name, h.start_time, h.end_time, h.data_tim
        h.spark_jobs
 FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_stream_tables t USING (pgt_id)
 ORDER BY h.refresh_id DESC LIMIT %(limit)s
+"""
+
+_RELATION: LiteralString = """
+SELECT pgt_relid::int8 AS oid FROM pgtrickle.pgt_stream_tables WHERE pgt_id = pgtrickle._find(%(name)s)
 """
 
 _LAKES: LiteralString = """

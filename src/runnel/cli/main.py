@@ -79,6 +79,7 @@ for panel, name, command in (
     (LOOK, "history", inspect.history),
     (LOOK, "explain", inspect.explain),
     (LOOK, "verify", inspect.verify),
+    (LOOK, "lineage", inspect.lineage),
 ):
     app.command(name, rich_help_panel=panel)(command)
 

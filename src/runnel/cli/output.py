@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from runnel.client import AttachedLake, Check, LakeTable, Refresh, StreamTableStatus, VerifyResult
     from runnel.errors import RunnelError
+    from runnel.lineage import Lineage
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -159,6 +160,29 @@ def print_lake_tables(tables: Sequence[LakeTable]) -> None:
             for each in tables
         ],
     )
+
+
+def print_lineage(snapshots: Sequence[Lineage]) -> None:
+    """One tree per snapshot: the refresh that made it, and below it what that refresh read."""
+    from rich.tree import Tree
+
+    def grow(tree: Tree, lineage: Lineage) -> None:
+        how = "no longer in the history" if lineage.action is None else lineage.action
+        took = "" if lineage.milliseconds is None else f", {milliseconds(lineage.milliseconds)}"
+        refresh = tree.add(f"refresh {lineage.refresh_id} of {_escape(lineage.stream_table)} ({how}{took})")
+        for source in lineage.sources:
+            version = "snapshot" if source.kind in ("table", "lake table") else "version"
+            at = source.version if source.kind == "clock" else f"{source.kind} at {version} {source.version}"
+            below = refresh.add(f"{_escape(source.name)}: {_escape(at)}")
+            if source.made_by is not None:
+                grow(below, source.made_by)
+
+    for each in snapshots:
+        when = f"{each.written_at:%Y-%m-%d %H:%M:%S}"
+        rows = "row" if each.rows == 1 else "rows"
+        tree = Tree(f"[bold]{_escape(each.lake)} snapshot {each.snapshot}[/]  {when}  {each.rows:,} {rows} changed")
+        grow(tree, each)
+        console().print(tree)
 
 
 def size(value: int | None) -> str:

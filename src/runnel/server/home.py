@@ -5,6 +5,8 @@ HOME/postgresql.conf   its settings, outside the data directory so that only the
 HOME/run               the socket (a short directory under /tmp when HOME's path is too long for one)
 HOME/log               postgres.log
 HOME/ext               the control file behind CREATE EXTENSION pg_trickle
+HOME/lake              the files of the default lake, unless --data-path names another place
+HOME/secret.key        the key of stored credentials, unless RUNNEL_ENCRYPTION_KEY is set
 HOME/port              the TCP port chosen at the first start
 HOME/engine.pid        the `runnel up` that owns this home, while it lives
 """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from runnel.cli.output import JsonOption, done, print_checks, print_json
-from runnel.cli.target import DsnOption, HomeOption, open_client
+from runnel.cli.target import DsnOption, HomeOption, absolute, open_client
 from runnel.errors import UserError
 
 
@@ -21,6 +21,46 @@ class Mode(StrEnum):
     DIFFERENTIAL = "DIFFERENTIAL"
     FULL = "FULL"
 
+
+class Sink(StrEnum):
+    """Where a stream table is published."""
+
+    DUCKLAKE = "ducklake"
+    NONE = "none"
+
+
+class SinkMode(StrEnum):
+    """What the lake table holds."""
+
+    MERGE = "merge"
+    APPEND = "append"
+    REPLACE = "replace"
+
+
+SinkOption = Annotated[
+    Sink | None,
+    typer.Option(help="Also publish every change to a lake, or (none) stop publishing.", show_default=False),
+]
+SinkModeOption = Annotated[
+    SinkMode | None,
+    typer.Option(
+        help="merge: the same rows as here (the default). append: a log of all changes. replace: rewritten each time.",
+        show_default=False,
+    ),
+]
+LakeOption = Annotated[str | None, typer.Option(help="Lake to publish to, when it is not the default one.")]
+InlineOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--inline-small-changes/--no-inline-small-changes",
+        help="Keep small changes as rows of the lake's catalog instead of small files.",
+        show_default=False,
+    ),
+]
+ExportOption = Annotated[
+    str | None,
+    typer.Option(help="Also write each refresh's changes as a Parquet file to this folder or URL.", metavar="PLACE"),
+]
 
 NameArgument = Annotated[str, typer.Argument(help="Stream table, e.g. revenue or sales.revenue.")]
 QueryArgument = Annotated[
@@ -39,6 +79,11 @@ def create(
     schedule: Annotated[str, typer.Option(help=ScheduleHelp)] = "calculated",
     mode: Annotated[Mode, typer.Option(case_sensitive=False, help="Refresh mode.")] = Mode.AUTO,
     replace: Annotated[bool, typer.Option("--replace", help="Replace one of that name.")] = False,
+    sink: SinkOption = None,
+    sink_mode: SinkModeOption = None,
+    lake: LakeOption = None,
+    inline_small_changes: InlineOption = None,
+    delta_export_path: ExportOption = None,
     home: HomeOption = None,
     dsn: DsnOption = None,
 ) -> None:
@@ -46,7 +91,8 @@ def create(
     text = _required_query(query, file)
     with open_client(home, dsn) as client:
         make = client.create_or_replace_stream_table if replace else client.create_stream_table
-        make(name, text, schedule=schedule, refresh_mode=mode.value)
+        published = _sink_options(sink, sink_mode, lake, inline_small_changes, delta_export_path)
+        make(name, text, schedule=schedule, refresh_mode=mode.value, **published)
     done(f"Stream table {name} is ready.")
 
 
@@ -57,19 +103,25 @@ def alter(
     schedule: Annotated[str | None, typer.Option(help=ScheduleHelp)] = None,
     mode: Annotated[Mode | None, typer.Option(case_sensitive=False, help="Refresh mode.")] = None,
     suspend: Annotated[bool | None, typer.Option("--suspend/--resume", help="Stop or go on refreshing.")] = None,
+    sink: SinkOption = None,
+    sink_mode: SinkModeOption = None,
+    lake: LakeOption = None,
+    inline_small_changes: InlineOption = None,
+    delta_export_path: ExportOption = None,
     home: HomeOption = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Change the query, schedule or mode of a stream table, or suspend and resume it."""
-    changes = {
+    """Change the query, schedule, mode or sink of a stream table, or suspend and resume it."""
+    changes: dict[str, Any] = {
         "query": _query_text(query, file),
         "schedule": schedule,
         "refresh_mode": mode.value if mode else None,
         "status": "SUSPENDED" if suspend else None,
+        **_sink_options(sink, sink_mode, lake, inline_small_changes, delta_export_path),
     }
     with open_client(home, dsn) as client:
         # Resuming also forgets the errors, which is what resume_stream_table is for.
-        if suspend is not False or any(changes.values()):
+        if suspend is not False or any(value is not None for value in changes.values()):
             client.alter_stream_table(name, **changes)
         if suspend is False:
             client.resume(name)
@@ -116,6 +168,20 @@ def validate(
     print_json(checks) if json else print_checks(checks)
     if any(each.severity.upper() in ("ERROR", "CRITICAL") for each in checks):
         raise typer.Exit(1)
+
+
+def _sink_options(
+    sink: Sink | None, mode: SinkMode | None, lake: str | None, inline: bool | None, export: str | None
+) -> dict[str, Any]:
+    """Only what was given: the engine knows the defaults, and an older database knows no sinks."""
+    given = {
+        "sink": sink.value if sink else None,
+        "ducklake_sink_mode": mode.value if mode else None,
+        "ducklake_lake": lake,
+        "inline_small_changes": inline,
+        "delta_export_path": absolute(export) if export else export,
+    }
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _required_query(query: str | None, file: Path | None) -> str:

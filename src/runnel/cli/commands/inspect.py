@@ -1,4 +1,4 @@
-"""`runnel status`, `history`, `explain` and `verify`: what is there, what happened, is it right."""
+"""`runnel status`, `history`, `explain`, `verify` and `lineage`: what is there, what happened, is it right."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.cli.output import JsonOption, done, print_history, print_json, print_status, print_verified
+from runnel.cli.output import JsonOption, done, print_history, print_json, print_lineage, print_status, print_verified
 from runnel.cli.target import DsnOption, HomeOption, open_client
 from runnel.errors import UserError
 
@@ -62,3 +62,23 @@ def verify(
             print_verified(name, result)
     if not all(result.ok for result in results.values()):
         raise typer.Exit(1)
+
+
+def lineage(
+    name: NameArgument,
+    snapshot: Annotated[int | None, typer.Option(help="Only this snapshot and older ones.", metavar="N")] = None,
+    lake: Annotated[str | None, typer.Option(help="Only in this lake.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many snapshots.")] = 5,
+    json: JsonOption = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Walk from the lake snapshots of a stream table back to the refreshes and source versions that made them."""
+    with open_client(home, dsn) as client:
+        found = client.lineage(name, lake=lake, snapshot=snapshot, limit=limit)
+    if not found and not json:
+        raise UserError(
+            f"{name} has left no snapshot in a lake.",
+            hint=f"Publish a stream table with: runnel alter {name} --sink ducklake",
+        )
+    print_json(found) if json else print_lineage(found)

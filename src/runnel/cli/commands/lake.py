@@ -26,7 +26,7 @@ OptionalName = Annotated[str | None, typer.Argument(help="Lake; the default one 
 
 @app.command()
 def info(name: OptionalName = None, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None) -> None:
-    """Print the lines that open a lake in DuckDB. Try: runnel lake info | duckdb -init /dev/stdin"""
+    """Print the lines that open a lake in DuckDB: runnel lake info > lake.sql && duckdb -init lake.sql"""
     with open_client(home, dsn) as client:
         lake = client.lake_info(name)
     if json:
@@ -35,7 +35,7 @@ def info(name: OptionalName = None, json: JsonOption = False, home: HomeOption =
         return
     kind = "encrypted lake" if lake.encrypted else "lake"
     held = f"snapshot {lake.snapshot}, {lake.tables} tables, {lake.views} views"
-    done(f"-- {kind} {lake.name}: {held}; files in {lake.data_path}")
+    done(f"-- {kind} {lake.name!r}: {held}; files in {lake.data_path}")
     if lake.connection.get("password") or lake.remote:
         done("-- the server may ask for a password: set PGPASSWORD, or put it in ~/.pgpass")
     for line in lake.statements:

@@ -1,0 +1,133 @@
+"""What a client answers: the results of its calls as dataclasses, the same for a notebook, the terminal and JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTableStatus:
+    """One stream table as `runnel status` shows it."""
+
+    relation: str  # quoted, and qualified where the search path asks for it: usable in SQL as it is
+    schema: str
+    name: str
+    status: str
+    refresh_mode: str
+    effective_mode: str
+    mode_reason: str | None
+    schedule: str
+    is_populated: bool
+    data_timestamp: dt.datetime | None
+    staleness: dt.timedelta | None
+    last_refresh_at: dt.datetime | None
+    last_refresh_ms: float | None
+    last_action: str | None
+    rows_inserted: int | None
+    rows_deleted: int | None
+    pending_changes: int | None
+    consecutive_errors: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refresh:
+    """One line of a stream table's history."""
+
+    name: str
+    start_time: dt.datetime
+    end_time: dt.datetime | None
+    data_timestamp: dt.datetime | None
+    action: str
+    status: str
+    initiated_by: str | None
+    changes_read: int | None
+    rows_inserted: int | None
+    rows_deleted: int | None
+    reason: str | None
+    error_message: str | None
+    timings: Mapping[str, float] | None
+    spark_jobs: int | None
+
+    @property
+    def milliseconds(self) -> float | None:
+        if self.end_time is None:
+            return None
+        return (self.end_time - self.start_time).total_seconds() * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """A stream table compared with its query in one snapshot; the rows are PostgreSQL's own text of them."""
+
+    ok: bool
+    missing: Sequence[str]
+    unexpected: Sequence[str]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One answer of `validate` or `health`."""
+
+    name: str
+    result: str
+    severity: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedLake:
+    """One lake as `runnel lake list` shows it."""
+
+    name: str
+    catalog_schema: str
+    data_path: str
+    encrypted: bool
+    remote: bool
+    is_default: bool
+    attached_at: dt.datetime
+    maintain_every: dt.timedelta | None
+    maintained_at: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeInfo:
+    """How a lake is reached from outside, and what it holds; without its secrets."""
+
+    name: str
+    catalog_schema: str
+    data_path: str
+    moved: bool
+    encrypted: bool
+    remote: bool
+    connection: Mapping[str, str]
+    is_default: bool
+    store: Mapping[str, str]
+    snapshot: int
+    tables: int
+    views: int
+
+    @property
+    def statements(self) -> list[str]:
+        """What a DuckDB user pastes."""
+        from runnel.lake.outside import attach_statements
+
+        return attach_statements(
+            self.name, self.catalog_schema, self.data_path, self.connection, encrypted=self.encrypted,
+            moved=self.moved, store=self.store,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeTable:
+    """A table or view in a lake; rows and files as its catalog counts them."""
+
+    schema: str
+    name: str
+    kind: str
+    rows: int | None
+    files: int | None
+    bytes: int | None
+    columns: Sequence[str]
