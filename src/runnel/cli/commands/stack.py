@@ -144,6 +144,8 @@ def _run_engine(
         if not stopping:
             done(f"Ready in {time.monotonic() - began:.1f} s.\n\n  {address}\n\nNext, in another terminal:")
             done(f"  runnel psql{where}")
+            if home is not None or data_path is not None:
+                done(f"  runnel lake info{where}      # how to open the lake in DuckDB")
             engine.run()
     finally:
         engine.close()
