@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from runnel.lake.catalog import delete_files
 from runnel.lake.commit import Draft, snapshot
 from runnel.lake.create import create_lake
-from runnel.lake.model import Lake
+from runnel.lake.files import add_data_files, replace_delete_file
+from runnel.lake.model import DataFile, DeleteFile, Lake, LakeTable
+from runnel.lake.parquet import write_delete_file, write_file
+from runnel.lake.storage import Store, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +48,40 @@ def new_lake(dsn: str, data_path: str, **options: Any) -> Iterator[Writer]:
         lake = create_lake(conn, "ducklake", data_path, **options)
     with writer(dsn, lake) as opened:
         yield opened
+
+
+def append(writer: Writer, table: LakeTable, rows: pa.Table, **options: Any) -> int:
+    """Write rows to one file and commit it. Returns the snapshot."""
+    store = open_store(writer.lake.data_path, writer.lake.options)
+    file = write_file(store, table.path, rows.to_batches(), table.columns, encrypt=writer.lake.encrypted, **options)
+    with writer.commit() as draft:
+        add_data_files(draft, table, [file])
+    return draft.id
+
+
+def delete(writer: Writer, table: LakeTable, file: DataFile, positions: Iterable[int]) -> int:
+    """Delete positions of a data file beside those that are deleted already. Returns the snapshot."""
+    store = open_store(writer.lake.data_path, writer.lake.options)
+    with writer.commit() as draft:
+        old = next(
+            (
+                each
+                for each in delete_files(writer.observer, writer.lake, table, draft.id)
+                if each.data_file_id == file.id
+            ),
+            None,
+        )
+        before = positions_in(store, old)
+        new = write_delete_file(
+            store, table.path, file.path, before | dict.fromkeys(positions, draft.id), encrypt=writer.lake.encrypted
+        )
+        replace_delete_file(draft, table, file.id, old, new)
+    return draft.id
+
+
+def positions_in(store: Store, file: DeleteFile | None) -> dict[int, int]:
+    """The positions of a delete file that is not encrypted, with their snapshots."""
+    if file is None:
+        return {}
+    table = pq.read_table(pa.BufferReader(store.get(file.path)))
+    return dict(zip(table.column(1).to_pylist(), table.column(2).to_pylist(), strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 from runnel.lake import types
 from runnel.lake.model import ColumnStats, LakeColumn
 
-_YEAR = re.compile(r"(-?\d+)-(.*?)( \(BC\))?$", re.DOTALL)
+_YEAR = re.compile(r"(\d+)-(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ def merge(known: TableColumnStats | None, files: Sequence[ColumnStats], type: st
 def _instant(text: str) -> tuple[int, int, str]:
     if text in {"infinity", "-infinity"}:
         return (-1 if text.startswith("-") else 1, 0, "")
-    found = _YEAR.match(text.removesuffix("+00"))
+    found = _YEAR.match(text.removesuffix("+00").replace(" (BC)", ""))
     if found is None:
         raise ValueError(f"{text!r} is not a date or a timestamp")
     year = int(found[1])
     # Inside a year the text orders right; BC years count backwards.
-    return (0, 1 - year if found[3] else year, found[2])
+    return (0, 1 - year if " (BC)" in text else year, found[2])
