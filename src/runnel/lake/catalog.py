@@ -7,6 +7,7 @@ must fit together calls from one REPEATABLE READ transaction.
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 
 from runnel.errors import UserError
-from runnel.lake.model import DataFile, DeleteFile, Lake, LakeColumn, LakeTable
+from runnel.lake.model import DataFile, DeleteFile, Lake, LakeColumn, LakeTable, MappedName
 
 VERSION = "1.0"
 
@@ -47,13 +48,13 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class MappedName:
-    """A column of a file that was added as it was: found by name, not by field id."""
+class InlinedTable:
+    """A PostgreSQL table with rows of a lake table that are in no file yet."""
 
-    source: str
-    column_id: int
-    is_partition: bool
-    children: tuple[MappedName, ...] = ()
+    name: str
+    since: int | None
+    """A snapshot at which the lake table had the columns that this one has."""
+    columns: tuple[str, ...]
 
 
 def query(conn: psycopg.Connection[Any], lake: Lake, text: LiteralString, **params: Any) -> Rows:
@@ -203,6 +204,12 @@ def _tables(
     ]
 
 
+_COLUMN: LiteralString = (
+    "table_id, begin_snapshot, end_snapshot, parent_column, column_id, column_name, column_type, nulls_allowed,"
+    " initial_default"
+)
+
+
 def columns_of(
     conn: psycopg.Connection[Any], lake: Lake, table_ids: Sequence[int], snapshot: int
 ) -> dict[int, tuple[LakeColumn, ...]]:
@@ -210,22 +217,51 @@ def columns_of(
     rows = query(
         conn,
         lake,
-        "SELECT table_id, parent_column, column_id, column_name, column_type, nulls_allowed, initial_default"
-        f" FROM {{lake}}.ducklake_column WHERE table_id = ANY(%(tables)s) AND {LIVE} ORDER BY column_order",
+        f"SELECT {_COLUMN} FROM {{lake}}.ducklake_column WHERE table_id = ANY(%(tables)s) AND {LIVE}"
+        " ORDER BY column_order",
         tables=list(table_ids),
         at=snapshot,
     )
-    below: dict[tuple[int, int | None], list[tuple[Any, ...]]] = defaultdict(list)
+    by_table: dict[int, Rows] = defaultdict(list)
     for row in rows:
-        below[row[0], row[1]].append(row[2:])
+        by_table[row[0]].append(row)
+    return {table: _column_tree(by_table[table]) for table in table_ids}
 
-    def build(table: int, parent: int | None) -> tuple[LakeColumn, ...]:
+
+class ColumnHistory:
+    """A table's columns at any snapshot, from one read."""
+
+    def __init__(self, conn: psycopg.Connection[Any], lake: Lake, table_id: int) -> None:
+        self._rows = query(
+            conn,
+            lake,
+            f"SELECT {_COLUMN} FROM {{lake}}.ducklake_column WHERE table_id = %(table)s ORDER BY column_order",
+            table=table_id,
+        )
+        self._marks = sorted({mark for row in self._rows for mark in row[1:3] if mark is not None})
+        self._known: dict[int, tuple[LakeColumn, ...]] = {}
+
+    def at(self, snapshot: int) -> tuple[LakeColumn, ...]:
+        """The columns as they were at a snapshot."""
+        since = bisect_right(self._marks, snapshot)
+        if since not in self._known:
+            live = [row for row in self._rows if row[1] <= snapshot and (row[2] is None or row[2] > snapshot)]
+            self._known[since] = _column_tree(live)
+        return self._known[since]
+
+
+def _column_tree(rows: Rows) -> tuple[LakeColumn, ...]:
+    below: dict[int | None, Rows] = defaultdict(list)
+    for row in rows:
+        below[row[3]].append(row[4:])
+
+    def build(parent: int | None) -> tuple[LakeColumn, ...]:
         return tuple(
-            LakeColumn(id, name, type.lower(), nulls, default, build(table, id))
-            for id, name, type, nulls, default in below[table, parent]
+            LakeColumn(id, name, type.lower(), nulls, default, build(id))
+            for id, name, type, nulls, default in below[parent]
         )
 
-    return {table: build(table, None) for table in table_ids}
+    return build(None)
 
 
 def data_files(conn: psycopg.Connection[Any], lake: Lake, table: LakeTable, snapshot: int) -> list[DataFile]:
@@ -295,18 +331,41 @@ def mappings(conn: psycopg.Connection[Any], lake: Lake, ids: Iterable[int]) -> d
     return {mapping: build(mapping, None) for mapping in wanted}
 
 
-def inlined_tables(conn: psycopg.Connection[Any], lake: Lake, table_id: int) -> list[tuple[str, int]]:
-    """Names and schema versions of the PostgreSQL tables that hold rows of a lake table."""
-    return [
-        (row[0], row[1])
-        for row in query(
-            conn,
-            lake,
-            "SELECT table_name, schema_version FROM {lake}.ducklake_inlined_data_tables"
-            " WHERE table_id = %(table)s ORDER BY schema_version",
-            table=table_id,
-        )
-    ]
+def inlined_tables(conn: psycopg.Connection[Any], lake: Lake, table_id: int) -> list[InlinedTable]:
+    """The PostgreSQL tables that hold rows of a lake table, oldest first."""
+    rows = query(
+        conn,
+        lake,
+        "SELECT i.table_name, (SELECT max(v.begin_snapshot) FROM {lake}.ducklake_schema_versions v"
+        " WHERE v.table_id = i.table_id AND v.schema_version <= i.schema_version),"
+        " ARRAY(SELECT a.attname::text FROM pg_attribute a"
+        " WHERE a.attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, i.table_name))"
+        " AND a.attnum > 3 AND NOT a.attisdropped ORDER BY a.attnum)"
+        " FROM {lake}.ducklake_inlined_data_tables i WHERE i.table_id = %(table)s ORDER BY i.schema_version",
+        schema=lake.schema,
+        table=table_id,
+    )
+    return [InlinedTable(name, since, tuple(names)) for name, since, names in rows]
+
+
+def inlined_deletes(
+    conn: psycopg.Connection[Any], lake: Lake, table_id: int, at: int, files: Sequence[int] | None = None
+) -> dict[int, list[tuple[int, int]]]:
+    """Deletions up to a snapshot that the catalog keeps itself: per data file, positions and their snapshots."""
+    name = f"ducklake_inlined_delete_{table_id}"
+    there = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text)) IS NOT NULL"
+    if not query(conn, lake, there, schema=lake.schema, name=name)[0][0]:
+        return {}
+    statement = sql.SQL(
+        "SELECT file_id, row_id, begin_snapshot FROM {} WHERE begin_snapshot <= %s"
+        " AND (%s::int8[] IS NULL OR file_id = ANY(%s::int8[]))"
+    ).format(sql.Identifier(lake.schema, name))
+    wanted = None if files is None else list(files)
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        for file, position, snapshot in cursor.execute(statement, [at, wanted, wanted]):
+            found[file].append((position, snapshot))
+    return found
 
 
 def file_stats(

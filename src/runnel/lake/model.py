@@ -101,3 +101,14 @@ class WrittenFile:
     stats: Mapping[int, ColumnStats] = field(default_factory=dict)
     """By column id; leaf columns only."""
     encryption_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedName:
+    """A column of a file that was added as it was: found by name, not by field id."""
+
+    source: str
+    column_id: int
+    is_partition: bool
+    """Whether the value is in the names of the file's folders (`year=2024/`) and not in the file."""
+    children: tuple[MappedName, ...] = ()
