@@ -105,6 +105,8 @@ class LakeInfo:
     connection: Mapping[str, str]
     is_default: bool
     store: Mapping[str, str]
+    problem: str | None
+    """Why the engine does not reach its files, if so."""
     snapshot: int
     tables: int
     views: int

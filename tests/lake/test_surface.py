@@ -151,10 +151,12 @@ def test_credentials_set_by_sql_are_not_kept_in_the_request(
     with pytest.raises(psycopg.Error, match="invalid interval"):
         db.execute("SELECT pgtrickle.set_lake_option('cloud', 'maintain_every', 'soon')")
     assert _leaks(db, "another-secret") == []
+    assert "cannot list" in (client.lake_info("cloud").problem or "")
     (lake,) = client.lakes()
     assert lake.maintain_every is not None and lake.maintain_every.total_seconds() == 7200
     client.set_lake_option("cloud", "secret_access_key", SECRET_KEY)
     info = client.lake_info("cloud")
+    assert info.problem is None
     assert info.store["endpoint"] == s3.endpoint and "secret_access_key" not in info.store
     assert any("SECRET '<secret key>'" in line and "USE_SSL false" in line for line in info.statements)
     with paste(info.statements, s3) as duck:

@@ -23,8 +23,11 @@ DSN = "dsn"
 """The place of a sealed connection string, beside the options."""
 
 HARMLESS = frozenset(
-    {"region", "endpoint", "allow_http", "virtual_hosted_style_request", "account_name", "maintain_every"}
-)
+    {
+        "region", "endpoint", "allow_http", "virtual_hosted_style_request", "account_name", "maintain_every",
+        "max_retries", "retry_timeout", "timeout", "connect_timeout", "multipart_threshold",
+    }
+)  # fmt: skip
 """Options that may be stored and shown as they are; everything else is sealed."""
 
 # Settings that can also be made with ALTER DATABASE or ALTER ROLE ... SET; a lake's own options win.

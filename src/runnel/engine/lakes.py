@@ -18,11 +18,12 @@ from psycopg.conninfo import conninfo_to_dict
 from runnel.catalog import lakes as stored
 from runnel.catalog.secrets import hold_key
 from runnel.engine.definitions import Caller
-from runnel.errors import TransientError, UserError
+from runnel.errors import RunnelError, TransientError, UserError
 from runnel.lake import catalog
 from runnel.lake.create import create_lake
 from runnel.lake.model import Lake
 from runnel.lake.overview import overview
+from runnel.lake.storage import open_store
 
 Connection = psycopg.Connection[Any]
 
@@ -119,6 +120,7 @@ def info(conn: Connection, args: Mapping[str, Any]) -> dict[str, Any]:
         "connection": {key: value for key, value in shown.items() if key in SHOWN},
         "is_default": stored.default_lake_name(conn) == lake.name,
         "store": {key: value for key, value in lake.options.items() if key in stored.HARMLESS},
+        "problem": _problem(lake),
         "snapshot": head,
         "tables": sum(each.kind == "table" for each in found),
         "views": sum(each.kind == "view" for each in found),
@@ -165,7 +167,7 @@ def named(conn: Connection, name: str | None) -> Lake:
 
 
 @contextmanager
-def reach(conn: Connection, lake: Lake) -> Iterator[Connection]:
+def reach(conn: Connection, lake: Lake, *, autocommit: bool = False) -> Iterator[Connection]:
     """A connection to the lake's catalog: this one, or one to its own server that commits when the block ends."""
     if lake.dsn is None:
         yield conn
@@ -176,7 +178,7 @@ def reach(conn: Connection, lake: Lake) -> Iterator[Connection]:
         # libpq quotes what it could not read, which may be the password.
         raise UserError(f"the connection string of lake {lake.name} cannot be read", sqlstate="22023") from None
     try:
-        other = psycopg.connect(lake.dsn, connect_timeout=10, application_name="runnel lake")
+        other = psycopg.connect(lake.dsn, autocommit=autocommit, connect_timeout=10, application_name="runnel lake")
     except psycopg.OperationalError as error:
         raise TransientError(
             f"cannot connect to the catalog of lake {lake.name}: {_first_line(error)}",
@@ -196,6 +198,18 @@ def checked_data_path(text: str) -> str:
             sqlstate="22023",
         )
     return path if path.endswith("/") else f"{path}/"
+
+
+def _problem(lake: Lake) -> str | None:
+    """Why the engine does not reach a lake's files, as far as a quick look tells."""
+    if lake.data_path.startswith("/"):
+        return None if Path(lake.data_path).is_dir() else f"there is no folder {lake.data_path}"
+    impatient = {"max_retries": "0", "retry_timeout": "3", "timeout": "5", "connect_timeout": "3"}
+    try:
+        next(open_store(lake.data_path, {**lake.options, **impatient}).list(""), None)
+    except RunnelError as error:
+        return str(error)
+    return None
 
 
 def _create(conn: Connection, schema: str, path: str, encrypted: bool) -> None:

@@ -40,6 +40,8 @@ def info(name: OptionalName = None, json: JsonOption = False, home: HomeOption =
         done("-- the server may ask for a password: set PGPASSWORD, or put it in ~/.pgpass")
     for line in lake.statements:
         done(line)
+    if lake.problem:
+        note(f"The engine does not reach the files of this lake: {lake.problem}")
 
 
 @app.command("list")
@@ -123,7 +125,7 @@ def set_option(
     option: Annotated[
         str,
         typer.Argument(
-            help="access_key_id, secret_access_key, session_token, region, endpoint, allow_http, maintain_every ..."
+            help="access_key_id, secret_access_key, token, region, endpoint, timeout, max_retries, maintain_every ..."
         ),
     ],
     value: Annotated[
