@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runnel.errors import TransientError, UserError
+from runnel.lake import signed
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -30,6 +31,9 @@ MULTIPART_THRESHOLD = 5 * 1024 * 1024
 
 _DEFAULTS = {"max_retries": "4", "retry_timeout": "20", "timeout": "30", "connect_timeout": "5"}
 """Seconds, but for the first: enough for a hiccup, short enough to tell the user of a store that is down."""
+
+_lenient: set[str] = set()
+"""Stores whose servers are asked for ranges in another way; see `signed`."""
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)(/.*)?$", re.IGNORECASE)
 
@@ -89,20 +93,14 @@ class Store:
                 with self._path(path).open("rb") as file:
                     file.seek(start)
                     return file.read(length)
-            import obstore
-
-            return bytes(obstore.get_range(self._client(), self._key(path), start=start, length=length))
+            return _remote_ranges(self, self._client(), self._key(path), [(start, start + length)])[0]
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read several parts of a file, each from its first byte to before its last; near ones in one request."""
         with _failures(self, "read", path):
             if self.is_local:
                 return [self.get_range(path, start, end - start) for start, end in ranges]
-            import obstore
-
-            starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
-            parts = obstore.get_ranges(self._client(), self._key(path), starts=starts, ends=ends)
-            return [bytes(part) for part in parts]
+            return _remote_ranges(self, self._client(), self._key(path), ranges)
 
     def size(self, path: str) -> int:
         """A file's size in bytes."""
@@ -217,6 +215,21 @@ def _client(root: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
     return from_url(
         root, config=cast(Any, config) or None, client_options=cast(Any, client), retry_config=cast(Any, retry)
     )
+
+
+def _remote_ranges(store: Store, client: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    import obstore
+
+    if store.root not in _lenient:
+        starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
+        try:
+            return [bytes(part) for part in obstore.get_ranges(client, key, starts=starts, ends=ends)]
+        except obstore.exceptions.GenericError as error:
+            if not signed.is_lenient(error):
+                raise
+            _lenient.add(store.root)
+    timeout = float(store.options.get("timeout", _DEFAULTS["timeout"]))
+    return [signed.get_range(cast(Any, client), key, start, end - start, timeout) for start, end in ranges]
 
 
 def _write_local(path: Path, data: bytes | memoryview | Path) -> None:
