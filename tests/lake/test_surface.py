@@ -195,3 +195,20 @@ def _leaks(db: psycopg.Connection, secret: str) -> list[str]:
         for (table,) in found
         if db.execute(f"SELECT FROM {table} t WHERE strpos(t::text, %s) > 0".encode(), (secret,)).fetchone()
     ]
+
+
+def test_a_database_of_ones_own_gets_a_default_lake_where_one_says(
+    dsn: str, spark: SparkSession, data_path: str, monkeypatch: pytest.MonkeyPatch, db: psycopg.Connection
+) -> None:
+    monkeypatch.delenv(secrets.KEY_VARIABLE)
+    with stack(dsn, spark, data_path=data_path) as client:
+        (lake,) = client.lakes()
+        assert (lake.data_path, lake.is_default) == (data_path, True)
+        # Nothing to seal with, and nothing that would store a secret in clear text.
+        with pytest.raises(UserError, match="no key"):
+            client.set_lake_option("lake", "secret_access_key", SECRET_KEY)
+        with pytest.raises(psycopg.Error, match="no key"):
+            db.execute("SELECT pgtrickle.set_lake_option('lake', 'secret_access_key', %s)", (SECRET_KEY,))
+        with pytest.raises(RunnelError, match="another key"):
+            client.set_lake_option("lake", "secret_access_key", "sealed:1:%%%")
+        assert _leaks(db, SECRET_KEY) == []

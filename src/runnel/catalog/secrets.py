@@ -59,7 +59,10 @@ def seal(text: str, public_key: str, place: str) -> str:
 
 def unseal(box: str, place: str) -> str:
     """What was sealed; says which key is missing when this process does not hold it."""
-    content = base64.b64decode(box.removeprefix(PREFIX))
+    try:
+        content = base64.b64decode(box.removeprefix(PREFIX), validate=True)
+    except ValueError:
+        content = b""
     head, body = content[: 2 * _KEY_BYTES], content[2 * _KEY_BYTES :]
     private = _ring.get(head[:_KEY_BYTES])
     if private is None:

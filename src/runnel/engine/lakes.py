@@ -29,6 +29,11 @@ Connection = psycopg.Connection[Any]
 
 MAINTAIN_EVERY = "15 minutes"
 REMOTE = re.compile(r"(s3|gs|az)://[^/]+", re.ASCII)
+USERS = """
+SELECT format('%%I.%%I', s.pgt_schema, s.pgt_name)
+FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle.pgt_sinks k USING (pgt_id) WHERE k.lake = %(lake)s
+ORDER BY 1
+"""
 SHOWN = ("host", "hostaddr", "port", "dbname", "user", "sslmode")
 """What of a connection string may be shown."""
 
@@ -76,6 +81,13 @@ def detach(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:
     name = str(args["name"])
     with conn.transaction():
         _require_known(conn, name)
+        users = [str(row[0]) for row in conn.execute(USERS, {"lake": name})]
+        if users:
+            raise UserError(
+                f"lake {name} is used by {', '.join(users)}",
+                hint="Drop these stream tables, or end their publishing with: runnel alter NAME --sink none",
+                sqlstate="2BP01",
+            )
         stored.delete_lake(conn, name)
 
 
