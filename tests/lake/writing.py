@@ -84,4 +84,5 @@ def positions_in(store: Store, file: DeleteFile | None) -> dict[int, int]:
     if file is None:
         return {}
     table = pq.read_table(pa.BufferReader(store.get(file.path)))
-    return dict(zip(table.column(1).to_pylist(), table.column(2).to_pylist(), strict=True))
+    snapshots = table.column(2).to_pylist() if table.num_columns > 2 else [file.begin] * table.num_rows
+    return dict(zip(table.column(1).to_pylist(), snapshots, strict=True))
