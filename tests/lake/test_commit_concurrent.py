@@ -91,7 +91,7 @@ class Race:
                         client.run(f"CALL ducklake_{call}('lake')")
                         self.done(f"duckdb {call}")
                 except duckdb.Error as error:
-                    if "conflict" not in str(error).lower() and "concurrent" not in str(error).lower():
+                    if not any(word in str(error).lower() for word in ("conflict", "concurrent", "retry count")):
                         raise
                     self.done("duckdb conflict")
 
