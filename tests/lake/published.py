@@ -65,11 +65,11 @@ class Published:
         made = self.conn.execute(
             f"""
             SELECT p.ducklake_snapshot_id, p.refresh_id, p.delta_row_count, h.rows_inserted + h.rows_deleted, h.status,
-                   c.author, c.commit_message, c.commit_extra_info, p.stream_table_oid = %(name)s::regclass,
+                   c.author, c.commit_message, c.commit_extra_info, p.stream_table_oid = %(name)s::text::regclass,
                    p.written_at BETWEEN h.start_time AND h.end_time
             FROM pgtrickle.pgt_ducklake_provenance p LEFT JOIN pgtrickle.pgt_refresh_history h USING (refresh_id)
             LEFT JOIN {lake_schema}.ducklake_snapshot_changes c ON c.snapshot_id = p.ducklake_snapshot_id
-            WHERE p.stream_table_name = %(name)s ORDER BY 1""".encode(),
+            WHERE p.stream_table_name = %(name)s::text ORDER BY 1""".encode(),
             {"name": self.name},
         ).fetchall()
         assert [row[0] for row in made] == [s for s, _ in self.history], f"{self.name}: snapshots and provenance"

@@ -90,11 +90,13 @@ UPDATE pgtrickle.pgt_stream_tables SET
     last_error = CASE WHEN status = 'ERROR' THEN last_error END, updated_at = now()
 WHERE pgt_id = %s
 """
+NEW_REFRESH_ID = "SELECT nextval(pg_get_serial_sequence('pgtrickle.pgt_refresh_history', 'refresh_id'))"
 INSERT_SUCCESS = """
 INSERT INTO pgtrickle.pgt_refresh_history (
-    pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, changes_read, rows_inserted,
+    refresh_id, pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, changes_read, rows_inserted,
     rows_deleted, reason, timings, spark_jobs, rows_read)
-VALUES (
+OVERRIDING SYSTEM VALUE VALUES (
+    coalesce(%(refresh_id)s::int8, nextval(pg_get_serial_sequence('pgtrickle.pgt_refresh_history', 'refresh_id'))),
     %(pgt_id)s, %(data_timestamp)s, %(start_time)s, clock_timestamp(), %(action)s, 'COMPLETED',
     %(initiated_by)s, %(changes_read)s, %(rows_inserted)s, %(rows_deleted)s, %(reason)s,
     %(timings)s, %(spark_jobs)s, %(rows_read)s)
@@ -269,10 +271,15 @@ def advance(
     conn.execute(ADVANCE, (Jsonb(frontier), version, data_timestamp, rebuilt, pgt_id))
 
 
-def record_success(conn: Connection, pgt_id: int, refresh: Refresh) -> int:
+def new_refresh_id(conn: Connection) -> int:
+    """The number of a refresh that is not in the history yet."""
+    return int(_first(conn.execute(NEW_REFRESH_ID).fetchone()))
+
+
+def record_success(conn: Connection, pgt_id: int, refresh: Refresh, refresh_id: int | None = None) -> int:
     """Add a finished refresh to the history and return its id; `advance` resets the counters."""
     json = {"timings": _jsonb(refresh.timings), "rows_read": _jsonb(refresh.rows_read)}
-    values = {**asdict(refresh), **json, "pgt_id": pgt_id}
+    values = {**asdict(refresh), **json, "pgt_id": pgt_id, "refresh_id": refresh_id}
     return int(_first(conn.execute(INSERT_SUCCESS, values).fetchone()))
 
 

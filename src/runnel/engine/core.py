@@ -20,7 +20,7 @@ import psycopg
 
 from runnel.catalog import store
 from runnel.catalog.migrate import migrate, package_version
-from runnel.engine import lakes
+from runnel.engine import lakes, sinks
 from runnel.engine.definitions import release_sources
 from runnel.engine.gate import WakeGate
 from runnel.engine.operations import Operations
@@ -197,6 +197,8 @@ class Engine:
         for conn in self._connections:
             conn.close()
         self._connections.clear()
+        if self._operations is not None:
+            self._operations.refresher.publisher.close()
         self._operations = None
 
     def _start_spark(self) -> None:
@@ -310,6 +312,7 @@ class Engine:
                     (str(pgt_id), pgt_id),
                 )
         store.prune_history(self._control, HISTORY_KEPT)
+        sinks.tidy(self.operations().refresher)
         self._follow_ddl()
 
     def _follow_ddl(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -12,11 +12,15 @@ from psycopg import sql as psql
 from runnel.catalog import store
 from runnel.catalog.rows import Definition as StoredDefinition
 from runnel.catalog.rows import Dependency, StreamTable
+from runnel.catalog.sinks import save_sink
 from runnel.engine import definitions as defs
+from runnel.engine import sinks
 from runnel.engine.refreshes import Refresher, RefreshFailed, describe_failure
 from runnel.engine.registry import Registry, role_name
 from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
+from runnel.publish.options import named as names_sink
+from runnel.publish.publisher import Publication
 from runnel.schedule.dag import ancestors, descendants
 from runnel.schedule.spec import parse_schedule
 from runnel.sql import registry
@@ -50,6 +54,7 @@ class Operations:
             args.get("refresh_mode") or "AUTO",
             caller,
         )
+        sink = sinks.wanted_sink(self.conn, args, None, 0, name, caller)
         defs.install_capture(self.conn, definition.compiled, caller)
         pgt_id: int | None = None
         try:
@@ -64,6 +69,8 @@ class Operations:
                     definition=_stored(definition),
                 )
                 store.replace_dependencies(self.conn, pgt_id, _dependencies(pgt_id, definition))
+                if sink is not None:
+                    save_sink(self.conn, replace(sink, pgt_id=pgt_id))
             self.registry.reload(self.conn)
             if args.get("initialize", True) is not False:
                 self.refresher.refresh_unit([pgt_id], "INITIAL")
@@ -76,10 +83,11 @@ class Operations:
         self.wake(pgt_id)
 
     def _undo_create(self, pgt_id: int | None, name: Name) -> None:
-        with self.conn.transaction():
+        with self.refresher.publisher.publication(self.conn) as publication, self.conn.transaction():
             if pgt_id is not None:
-                self._remove(pgt_id, name, cascade=False)
+                self._remove(publication, pgt_id, name, cascade=False)
             defs.release_sources(self.conn)
+            publication.commit_others()
         self.registry.reload(self.conn)
 
     def create_or_replace(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
@@ -105,13 +113,16 @@ class Operations:
             changes["schedule"] = definition.schedule
         if definition.mode != row.refresh_mode:
             changes["refresh_mode"] = definition.mode
+        current = self.registry.sinks.get(row.pgt_id)
+        wanted = sinks.wanted_sink(self.conn, args, current, row.pgt_id, name, caller)
+        changes |= sinks.changed_options(args, current, wanted)
         if changes:
             self.alter({"name": args["name"], **changes}, caller)
 
     # -- alter ---------------------------------------------------------------------------------------------
 
     def alter(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
-        """Change query, schedule, refresh mode or status."""
+        """Change query, schedule, refresh mode, sink or status."""
         _check_options(args)
         row = self._owned(args["name"], caller)
         status = (args.get("status") or "").upper()
@@ -122,7 +133,9 @@ class Operations:
             parse_schedule(schedule)
         if args.get("query") or args.get("refresh_mode"):
             self._redefine(row, args, caller)
-        elif schedule:
+        elif names_sink(args):
+            self._change_sink(row, args, caller)
+        if schedule and not (args.get("query") or args.get("refresh_mode")):
             with self.conn.transaction():
                 self.conn.execute(
                     "UPDATE pgtrickle.pgt_stream_tables SET schedule = %s, updated_at = now() WHERE pgt_id = %s",
@@ -151,7 +164,12 @@ class Operations:
         self._refuse_cycle(row.pgt_id, name, definition)
         defs.install_capture(self.conn, definition.compiled, owner)
 
-        def change() -> None:
+        current = self.registry.sinks.get(row.pgt_id)
+        sink = sinks.wanted_sink(self.conn, args, current, row.pgt_id, name, caller)
+
+        def change(publication: Publication) -> None:
+            if sink != current:
+                sinks.put_sink(self.conn, publication, current, sink)
             relid = defs.reshape_result(self.conn, old, definition)
             store.update_definition(self.conn, row.pgt_id, _stored(definition), relid=relid, reinit=True)
             store.replace_dependencies(self.conn, row.pgt_id, _dependencies(row.pgt_id, definition))
@@ -170,6 +188,23 @@ class Operations:
             with self.conn.transaction():
                 defs.release_sources(self.conn)
             self.registry.reload(self.conn)
+
+    def _change_sink(self, row: StreamTable, args: Mapping[str, Any], caller: defs.Caller) -> None:
+        """Publish elsewhere, otherwise or no more; what is to be published is, before this returns."""
+        name = Name(row.pgt_schema, row.pgt_name)
+        current = self.registry.sinks.get(row.pgt_id)
+        sink = sinks.wanted_sink(self.conn, args, current, row.pgt_id, name, caller)
+        if sink == current:
+            return
+        if row.status != "ACTIVE" or not row.is_populated or sink is None:
+            with self.refresher.publisher.publication(self.conn) as publication, self.conn.transaction():
+                sinks.put_sink(self.conn, publication, current, sink)
+                publication.commit_others()
+            return
+        try:
+            self.refresher.redefine(row.pgt_id, lambda p: sinks.put_sink(self.conn, p, current, sink))
+        except RefreshFailed as failure:
+            raise _as_user_error(name, failure.cause) from failure.cause
 
     def follow_views(self) -> None:
         """Define anew what reads a view that was replaced: its new definition may read other tables."""
@@ -212,18 +247,22 @@ class Operations:
                 sqlstate="2BP01",
             )
         try:
-            with self.conn.transaction():
+            with self.refresher.publisher.publication(self.conn) as publication, self.conn.transaction():
                 self.conn.execute(f"SET LOCAL lock_timeout = '{defs.LOCK_TIMEOUT}'".encode())
                 for pgt_id in [*reversed(readers), row.pgt_id]:
                     victim = self.registry.rows[pgt_id]
-                    self._remove(pgt_id, Name(victim.pgt_schema, victim.pgt_name), cascade=cascade)
+                    self._remove(publication, pgt_id, Name(victim.pgt_schema, victim.pgt_name), cascade=cascade)
                 defs.release_sources(self.conn)
+                publication.commit_others()
         except psycopg.Error as error:
             raise user_error(error) from None
         self.registry.reload(self.conn)
 
-    def _remove(self, pgt_id: int, name: Name, *, cascade: bool) -> None:
+    def _remove(self, publication: Publication, pgt_id: int, name: Name, *, cascade: bool) -> None:
         defs.look_away(self.conn)
+        sink = self.registry.sinks.get(pgt_id)
+        if sink is not None:
+            sinks.remove_sink(publication, sink)
         store.delete_stream_table(self.conn, pgt_id)
         defs.drop_state(self.conn, pgt_id)
         self.conn.execute(f"DROP TABLE IF EXISTS {name.sql()}{' CASCADE' if cascade else ''}".encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,12 @@ from runnel.apply.scratch import Scratch
 from runnel.catalog import store
 from runnel.catalog.rows import Refresh, StreamTable
 from runnel.engine.registry import Registry, position, ready
-from runnel.errors import RunnelError, SchemaDriftError
+from runnel.errors import RunnelError, SchemaDriftError, TransientError
+from runnel.lake.commit import LakeConflict
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
+from runnel.publish.model import Refreshed, Result
+from runnel.publish.publisher import Publication, Publisher
 from runnel.refresh.maintained import Maintained, Outcome
 from runnel.refresh.rights import lock_result
 from runnel.refresh.transaction import RefreshTransaction
@@ -30,8 +34,13 @@ from runnel.spark.session import Sessions
 log = logging.getLogger(__name__)
 
 SUSPEND_AFTER = 3
+NEVER = 2**31 - 1
 FIRST_BACKOFF = 2.0
 LONGEST_BACKOFF = 300.0
+LONGEST_WAIT = 30.0
+"""Between two tries while nothing is wrong but the world around: a store that is down, a lake that is busy."""
+LAKE_CONFLICTS = 10
+"""Tries in a row against other writers of a lake."""
 
 RECENT = """
 SELECT action, coalesce(changes_read, 0), (extract(epoch FROM end_time - start_time) * 1000)::float8
@@ -61,17 +70,27 @@ class Refresher:
     on_event: Callable[[str], None]
     statistics: Statistics = field(default_factory=Statistics)
     scratch: Scratch = field(default_factory=Scratch)
+    publisher: Publisher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.publisher = Publisher(self.dsn)
 
     def refresh_unit(
         self, members: Sequence[int], initiated_by: str, *, force_full: str | None = None
     ) -> list[Outcome]:
         """Refresh tables in one transaction. When one fails it and its readers are left out, the others go on."""
         waiting = [m for m in members if ready(self.registry.graph, self.registry.rows, m)]
+        conflicts = 0
         while waiting:
             started = time.time()
             try:
                 return self._transaction(waiting, initiated_by, started, force_full)
             except RefreshFailed as failure:
+                if isinstance(failure.cause, LakeConflict) and conflicts < LAKE_CONFLICTS:
+                    # Another writer of the lake was faster: the same work again, on what it left.
+                    conflicts += 1
+                    time.sleep(random.uniform(0, 0.02 * conflicts))  # noqa: S311  (they should not meet again)
+                    continue
                 if force_full is None and isinstance(failure.cause, (psycopg.DataError, psycopg.errors.RaiseException)):
                     # A value that is gone, or never reaches the result, may have hurt the delta. The whole query knows.
                     force_full = f"the delta failed: {describe_failure(failure.cause)}"
@@ -83,7 +102,7 @@ class Refresher:
                 waiting = [m for m in waiting if m not in gone]
         return []
 
-    def redefine(self, pgt_id: int, before: Callable[[], None]) -> None:
+    def redefine(self, pgt_id: int, before: Callable[[Publication], None]) -> None:
         """Change a definition and rebuild the table, in one transaction."""
         self._transaction([pgt_id], "MANUAL", time.time(), None, before=before)
 
@@ -108,17 +127,17 @@ class Refresher:
         initiated_by: str,
         started: float,
         force_full: str | None,
-        before: Callable[[], None] | None = None,
+        before: Callable[[Publication], None] | None = None,
         after: Callable[[RefreshTransaction, Maintained], None] | None = None,
     ) -> list[Outcome]:
         outcomes: list[Outcome] = []
         self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         current = members[0]
         try:
-            with self.conn.transaction():
+            with self.publisher.publication(self.conn) as publication, self.conn.transaction():
                 self._lock_results(members)
                 if before is not None:
-                    before()
+                    before(publication)
                 self.registry.reload(self.conn)
                 rows = self.registry.rows
                 self._check_sources(members)
@@ -133,9 +152,11 @@ class Refresher:
                     why = partial(self._why_full, force_full, table, rows[table.id])
                     outcome = transaction.refresh(table, at, full=why)
                     outcomes.append(outcome)
+                    self._publish(publication, outcome, rows[table.id])
                     self._record(outcome, at.frontier, initiated_by, started)
                     if after is not None:
                         after(transaction, table)
+                publication.commit_others()
                 committing = time.perf_counter()
             for outcome in outcomes:
                 outcome.timings["commit"] = round((time.perf_counter() - committing) * 1000, 3)
@@ -186,11 +207,42 @@ class Refresher:
             if pgt_id in wanted:
                 raise RefreshFailed(pgt_id, SchemaDriftError(problem))
 
+    def _publish(self, publication: Publication, outcome: Outcome, row: StreamTable) -> None:
+        """Hand what a refresh did to the table's sink, in the same transaction."""
+        sink = self.registry.sinks.get(outcome.table.id)
+        if sink is None:
+            return
+        table = outcome.table
+        outcome.refresh_id = store.new_refresh_id(self.conn)
+        result = Result(
+            id=table.id,
+            name=table.name,
+            relid=table.relid,
+            columns=table.columns,
+            delta=table.tables(table.stages[-1]).delta,
+            query=row.original_query,
+            definition_version=row.definition_version,
+        )
+        refreshed = Refreshed(
+            id=outcome.refresh_id,
+            action=outcome.action,
+            changed=outcome.changed,
+            inserted=outcome.rows_inserted,
+            deleted=outcome.rows_deleted,
+            frontier=outcome.frontier.as_json(),
+            at=outcome.data_timestamp,
+        )
+        done = publication.publish(sink, result, refreshed)
+        if done is not None:
+            outcome.published = done
+            outcome.timings.update(done.timings)
+
     def _record(self, outcome: Outcome, before: Frontier, initiated_by: str, started: float) -> None:
         pgt_id = outcome.table.id
         frontier = outcome.frontier.as_json()
         rebuilt = outcome.action != "DIFFERENTIAL" and not outcome.settled
         worked = outcome.changed or rebuilt or bool(outcome.changes_read) or initiated_by != "SCHEDULER"
+        worked = worked or outcome.published is not None
         moved = outcome.frontier.stream_tables != before.stream_tables
         clocked = outcome.table.plan is not None and outcome.table.plan.uses_clock
         if not (worked or moved or clocked):
@@ -210,7 +262,7 @@ class Refresher:
             rows_read=dict(outcome.rows_read),
         )
         if worked:
-            store.record_success(self.conn, pgt_id, refresh)
+            store.record_success(self.conn, pgt_id, refresh, outcome.refresh_id)
         store.advance(self.conn, pgt_id, frontier, outcome.version, at, rebuilt=rebuilt)
 
     def _record_failure(self, failure: RefreshFailed, initiated_by: str, started: float) -> None:
@@ -219,7 +271,9 @@ class Refresher:
         row = self.registry.rows[failure.table]
         log.warning("refresh of %s.%s failed: %s", row.pgt_schema, row.pgt_name, message)
         self.on_event(f"{row.pgt_schema}.{row.pgt_name}: refresh failed: {message}")
-        backoff = min(FIRST_BACKOFF * 2**row.consecutive_errors, LONGEST_BACKOFF)
+        outside = isinstance(cause, TransientError)
+        longest = LONGEST_WAIT if outside else LONGEST_BACKOFF
+        backoff = min(FIRST_BACKOFF * 2 ** min(row.consecutive_errors, 16), longest)
         refresh = Refresh(
             action=row.effective_mode,
             initiated_by=initiated_by,
@@ -228,7 +282,7 @@ class Refresher:
         with self.conn.transaction():
             store.record_failure(
                 self.conn, failure.table, refresh, message,
-                backoff=timedelta(seconds=backoff), suspend_after=SUSPEND_AFTER,
+                backoff=timedelta(seconds=backoff), suspend_after=NEVER if outside else SUSPEND_AFTER,
             )  # fmt: skip
             if isinstance(cause, SchemaDriftError):
                 store.set_status(self.conn, failure.table, "ERROR", message)

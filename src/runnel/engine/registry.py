@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from runnel.catalog import store
+from runnel.catalog import sinks, store
 from runnel.catalog.rows import StreamTable
 from runnel.errors import RunnelError, SchemaDriftError
 from runnel.model.frontier import Frontier
@@ -24,6 +24,8 @@ class Registry:
     rows: dict[int, StreamTable] = field(default_factory=dict)
     graph: dict[int, frozenset[int]] = field(default_factory=dict)
     sources: dict[int, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    sinks: dict[int, sinks.Sink] = field(default_factory=dict)
+    """Where stream tables are published."""
     tracked: frozenset[int] = frozenset()
     """Tables that are captured now; a dropped source is not, though its readers still name it."""
     _compiled: dict[tuple[int, int, str], Maintained] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class Registry:
         self.rows = {row.pgt_id: row for row in store.load_stream_tables(conn)}
         self.graph = {i: frozenset() for i in self.rows}
         self.sources = {i: {} for i in self.rows}
+        self.sinks = sinks.load_sinks(conn)
         self._readers = set()
         self.tracked = frozenset(store.change_tracking(conn))
         for d in store.load_dependencies(conn):

@@ -21,8 +21,7 @@ class Result:
     delta: str
     """The temporary table of changes: columns o<i> and weight w."""
     query: str
-    sources: tuple[tuple[str, int], ...]
-    """(name, oid) of everything it reads."""
+    """The defining query as its author wrote it."""
     definition_version: int
     scales: Mapping[str, int] = field(default_factory=dict)
     """Digits after the point, of numeric columns whose type does not say."""
@@ -51,3 +50,4 @@ class Published:
     deleted: int
     whole: str | None = None
     """Why everything was published, if so."""
+    timings: dict[str, float] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.model.types import Column
 from runnel.plan.stage import Branch, Plan, RowsHead, Stage
+from runnel.publish.model import Published
 
 Mode = Literal["AUTO", "FULL", "DIFFERENTIAL"]
 Action = Literal["DIFFERENTIAL", "FULL", "INITIAL", "REINITIALIZE"]
@@ -113,3 +114,6 @@ class Outcome:
     spark_jobs: int = 0
     rows_read: Mapping[str, int | None] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
+    refresh_id: int | None = None
+    """Its number in the history, if somebody needed it before the history was written."""
+    published: Published | None = None

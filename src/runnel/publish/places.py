@@ -1,0 +1,183 @@
+"""What the lake holds of a published table now, and where in its files given rows are.
+
+All questions go to the observer: the refresh transaction may be too old to see what others have committed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from runnel.lake import catalog
+from runnel.lake.model import DataFile, DeleteFile, Lake, LakeTable
+from runnel.model.names import quote
+
+Connection = psycopg.Connection[Any]
+Positions = Sequence[tuple[int, int]]
+"""(position in a data file, snapshot that deleted it), ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A published table as the lake has it."""
+
+    head: int
+    table: LakeTable | None
+    has_view: bool = False
+    next_row_id: int = 0
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class FileDeletes:
+    """Rows to delete in one data file."""
+
+    file: DataFile
+    positions: list[int] = field(default_factory=list)
+    old: DeleteFile | None = None
+    inlined: int = 0
+    """Positions deleted in the catalog itself."""
+
+    @property
+    def all_gone(self) -> bool:
+        """Whether the file has no row left and nothing else remembers some of them as deleted earlier."""
+        return self.old is None and not self.inlined and len(self.positions) == self.file.record_count
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the rows to delete are."""
+
+    files: tuple[FileDeletes, ...]
+    inlined: tuple[int, ...] = ()
+    """Row ids of rows that are kept in the catalog."""
+    missing: tuple[int, ...] = ()
+    """Row ids that the lake does not have."""
+
+
+def stand(observer: Connection, lake: Lake, table_id: int, schema: str, view: str) -> Standing:
+    """Look at a published table."""
+    head = catalog.head(observer, lake)
+    table = catalog.table_by_id(observer, lake, table_id, head)
+    if table is None:
+        return Standing(head, None)
+    [(next_row_id, rows, has_view, inlined_deletes)] = catalog.query(
+        observer,
+        lake,
+        "SELECT coalesce((SELECT max(next_row_id) FROM {lake}.ducklake_table_stats WHERE table_id = %(t)s), 0)::int8,"
+        " (SELECT coalesce(sum(f.record_count - coalesce(d.delete_count, 0)), 0)::int8 FROM {lake}.ducklake_data_file f"
+        "  LEFT JOIN {lake}.ducklake_delete_file d ON d.data_file_id = f.data_file_id AND d.end_snapshot IS NULL"
+        "  WHERE f.table_id = %(t)s AND f.end_snapshot IS NULL),"
+        " EXISTS (SELECT FROM {lake}.ducklake_view v JOIN {lake}.ducklake_schema s USING (schema_id)"
+        "  WHERE v.end_snapshot IS NULL AND s.end_snapshot IS NULL"
+        "  AND v.view_name = %(view)s AND s.schema_name = %(schema)s),"
+        " to_regclass(format('%%I.%%I', %(place)s::text, %(deletes)s::text)) IS NOT NULL",
+        t=table_id,
+        view=view,
+        schema=schema,
+        place=lake.schema,
+        deletes=f"ducklake_inlined_delete_{table_id}",
+    )
+    for name, _ in catalog.inlined_tables(observer, lake, table_id):
+        rows += _count(observer, lake, name, "end_snapshot IS NULL")
+    if inlined_deletes:
+        rows -= _count(
+            observer,
+            lake,
+            f"ducklake_inlined_delete_{table_id}",
+            f"file_id IN (SELECT data_file_id FROM {quote(lake.schema)}.ducklake_data_file WHERE end_snapshot IS NULL)",
+        )
+    return Standing(head, table, has_view, next_row_id, rows)
+
+
+def locate(
+    observer: Connection,
+    lake: Lake,
+    table: LakeTable,
+    head: int,
+    row_ids: Sequence[int],
+    embedded: Callable[[DataFile], Sequence[int] | None],
+) -> Places:
+    """Find rows by their ids (ascending). `embedded` reads a file's own column of row ids, or says that it has none."""
+    if not row_ids:
+        return Places(())
+    files = catalog.data_files(observer, lake, table, head)
+    found: dict[int, FileDeletes] = {}
+    left = list(row_ids)
+    for file in sorted(files, key=lambda f: f.row_id_start is None):
+        if not left:
+            break
+        own = embedded(file) if file.row_id_start is None or file.partial_max is not None else None
+        if own is not None:
+            positions = _positions(own, left)
+            here = set(own[p] for p in positions)
+            left = [r for r in left if r not in here]
+        elif file.row_id_start is not None:
+            start, end = file.row_id_start, file.row_id_start + file.record_count
+            low, high = bisect_right(left, start - 1), bisect_right(left, end - 1)
+            positions = [r - start for r in left[low:high]]
+            del left[low:high]
+        else:
+            continue
+        if positions:
+            found[file.id] = FileDeletes(file, positions)
+    _attach_deletes(observer, lake, table, head, found)
+    inlined = _inlined(observer, lake, table, left) if left else set()
+    return Places(tuple(found.values()), tuple(sorted(inlined)), tuple(r for r in left if r not in inlined))
+
+
+def _positions(own: Sequence[int], wanted: Iterable[int]) -> list[int]:
+    """Where in a file rows are whose ids stand in a column; the newest version of a row comes last."""
+    where = {row_id: position for position, row_id in enumerate(own)}
+    return sorted(where[r] for r in wanted if r in where)
+
+
+def _attach_deletes(
+    observer: Connection, lake: Lake, table: LakeTable, head: int, found: dict[int, FileDeletes]
+) -> None:
+    if not found:
+        return
+    for old in catalog.delete_files(observer, lake, table, head):
+        if old.data_file_id in found:
+            found[old.data_file_id].old = old
+    name = f"ducklake_inlined_delete_{table.id}"
+    if _exists(observer, lake, name):
+        counts: dict[int, int] = defaultdict(int)
+        text = f"SELECT file_id, count(*) FROM {_quoted(lake)}.{name} WHERE file_id = ANY(%s) GROUP BY 1"
+        for file_id, count in observer.execute(text.encode(), (list(found),)):
+            counts[file_id] = count
+        for file_id, deletes in found.items():
+            deletes.inlined = counts[file_id]
+
+
+def _inlined(observer: Connection, lake: Lake, table: LakeTable, row_ids: Sequence[int]) -> set[int]:
+    found: set[int] = set()
+    for name, _ in catalog.inlined_tables(observer, lake, table.id):
+        text = f"SELECT row_id FROM {_quoted(lake)}.{_escaped(name)} WHERE row_id = ANY(%s) AND end_snapshot IS NULL"
+        found.update(row[0] for row in observer.execute(text.encode(), (list(row_ids),)))
+    return found
+
+
+def _exists(observer: Connection, lake: Lake, name: str) -> bool:
+    row = observer.execute("SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))", (lake.schema, name)).fetchone()
+    return row is not None and row[0] is not None
+
+
+def _count(observer: Connection, lake: Lake, name: str, condition: str) -> int:
+    text = f"SELECT count(*) FROM {quote(lake.schema)}.{quote(name)} WHERE {condition}"
+    row = observer.execute(text.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _quoted(lake: Lake) -> str:
+    return _escaped(lake.schema)
+
+
+def _escaped(name: str) -> str:
+    return quote(name).replace("%", "%%")

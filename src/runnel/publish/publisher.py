@@ -1,0 +1,226 @@
+"""Publishing as refreshes see it: one `Publication` per refresh transaction, over connections that stay.
+
+The lake's rows are written by the refresh transaction, so a snapshot and the rows it shows are committed together. A
+lake on another server is committed just before; should the refresh then fail, the next publication finds that the
+two disagree and publishes the table whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from runnel.catalog import sinks
+from runnel.catalog.lakes import load_lake, load_lakes
+from runnel.catalog.sinks import Sink
+from runnel.errors import RunnelError
+from runnel.lake import catalog
+from runnel.lake.commit import begin_snapshot, finish
+from runnel.lake.model import Lake
+from runnel.lake.tables import drop_table
+from runnel.lake.views import drop_view
+from runnel.publish.changes import publish_changes, publish_log
+from runnel.publish.columns import SETTINGS, published
+from runnel.publish.job import Job, fits
+from runnel.publish.model import Published, Refreshed, Result
+from runnel.publish.options import check_columns
+from runnel.publish.places import Standing, stand
+from runnel.publish.rowmap import drop_map
+from runnel.publish.session import Connections, LakeSession
+from runnel.publish.stored import StoredFiles
+from runnel.publish.uploads import Uploads, sweep
+from runnel.publish.whole import publish_whole
+from runnel.publish.write import FileWriter
+
+log = logging.getLogger(__name__)
+
+Connection = psycopg.Connection[Any]
+
+
+@dataclass
+class Publisher:
+    """What publications share."""
+
+    dsn: str
+    connections: Connections = field(init=False)
+    stored: StoredFiles = field(default_factory=StoredFiles)
+
+    def __post_init__(self) -> None:
+        self.connections = Connections(self.dsn)
+
+    @contextmanager
+    def publication(self, conn: Connection) -> Iterator[Publication]:
+        """Put this around the transaction: it looks after its files when that has ended, one way or the other."""
+        current = Publication(self, conn)
+        try:
+            yield current
+        except BaseException:
+            current.undo()
+            raise
+        current.uploads.done()
+
+    def sweep(self) -> int:
+        """Remove files that failed transactions, or a killed engine, left behind."""
+        observer = self.connections.observer()
+        lakes = load_lakes(observer)
+
+        def reach(name: str) -> tuple[Lake, Connection]:
+            return lakes[name], self.connections.session(observer, lakes[name]).observer
+
+        return sweep(observer, reach, lakes)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self.connections.close()
+
+
+@dataclass
+class Publication:
+    """What one transaction publishes."""
+
+    publisher: Publisher
+    conn: Connection
+    uploads: Uploads = field(init=False)
+    _lakes: dict[str, LakeSession] = field(default_factory=dict)
+    _snapshots: dict[str, int] = field(default_factory=dict)
+    """Per lake the last snapshot written by this transaction."""
+    _xid: str | None = None
+
+    def __post_init__(self) -> None:
+        self.uploads = Uploads(self.publisher.connections.observer, self._transaction_id)
+
+    def publish(self, sink: Sink, result: Result, refreshed: Refreshed) -> Published | None:
+        """Publish what a refresh did to a stream table; None when there is nothing to say."""
+        if not sink.publishes:
+            return None
+        redefined = sink.definition_version != result.definition_version
+        if not (refreshed.changed or redefined or sink.row_count is None):
+            return None
+        began = time.perf_counter()
+        job = self._job(sink, result, refreshed)
+        done = self._publish(job)
+        self._snapshots[job.session.lake.name] = done.snapshot
+        done.timings["publish"] = round((time.perf_counter() - began) * 1000 - job.files.milliseconds, 3)
+        done.timings["upload"] = round(job.files.milliseconds, 3)
+        return done
+
+    def drop(self, sink: Sink, *, why: str) -> None:
+        """Drop a stream table's table and view in the lake, and forget the sink."""
+        drop_map(self.conn, sink.pgt_id)
+        if sink.publishes and sink.table_id is not None and sink.lake is not None:
+            session = self._session(sink.lake)
+            head = catalog.head(session.observer, session.lake)
+            table = catalog.table_by_id(session.observer, session.lake, sink.table_id, head)
+            draft = begin_snapshot(session.conn, session.observer, session.lake)
+            drop_view(draft, sink.lake_schema, sink.view_name)
+            if table is not None:
+                drop_table(draft, table)
+            self._snapshots[sink.lake] = finish(draft, author="pg_trickle", message=why)
+        sinks.delete_sink(self.conn, sink.pgt_id)
+
+    def commit_others(self) -> None:
+        """Commit lakes on other servers; call just before the refresh's own COMMIT."""
+        for session in self._lakes.values():
+            if session.remote and session.conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                session.conn.execute("COMMIT")
+
+    def undo(self) -> None:
+        """After a failure: what was uploaded goes, if it is sure that nothing of it was committed."""
+        for session in self._lakes.values():
+            if session.remote:
+                self.publisher.connections.forget(session.lake.name)
+        if not self.uploads.any:
+            return
+        try:
+            self.publisher.sweep()
+        except (RunnelError, psycopg.Error) as error:
+            log.info("files of the failed refresh are left to the next sweep: %s", error)
+
+    # -- details -------------------------------------------------------------------------------------------
+
+    def _publish(self, job: Job) -> Published:
+        why = _why_whole(job)
+        if why is None:
+            assert job.standing.table is not None
+            if job.logs:
+                return publish_log(job, job.standing.table)
+            done = publish_changes(job, job.standing.table, resync=_distrusts_delta(job))
+            if isinstance(done, Published):
+                return done
+            why = done
+        return publish_whole(job, why)
+
+    def _job(self, sink: Sink, result: Result, refreshed: Refreshed) -> Job:
+        assert sink.lake is not None
+        settings = ", ".join(f"set_config('{key}', '{value}', true)" for key, value in SETTINGS.items())
+        self.conn.execute(f"SELECT {settings}".encode())
+        session = self._session(sink.lake)
+        if sink.table_id is None:
+            standing = Standing(catalog.head(session.observer, session.lake), None)
+        else:
+            standing = stand(session.observer, session.lake, sink.table_id, sink.lake_schema, sink.view_name)
+        columns = published(result.columns, result.scales)
+        check_columns(sink, result.name, [c.name for c in columns])
+        return Job(
+            conn=self.conn,
+            session=session,
+            files=FileWriter(session.lake, self.uploads, sink.compression),
+            stored=self.publisher.stored,
+            sink=sink,
+            result=result,
+            refreshed=refreshed,
+            columns=columns,
+            standing=standing,
+            next_snapshot=max(standing.head, self._snapshots.get(sink.lake, 0)) + 1,
+        )
+
+    def _session(self, name: str) -> LakeSession:
+        if name not in self._lakes:
+            session = self.publisher.connections.session(self.conn, load_lake(self.conn, name))
+            if session.remote:
+                session.conn.execute("BEGIN")
+            self._lakes[name] = session
+        return self._lakes[name]
+
+    def _transaction_id(self) -> str:
+        if self._xid is None:
+            row = self.conn.execute("SELECT pg_current_xact_id()::text").fetchone()
+            assert row is not None
+            self._xid = str(row[0])
+        return self._xid
+
+
+def _why_whole(job: Job) -> str | None:
+    """Why the table cannot be brought in step by its changes, or None."""
+    sink, standing = job.sink, job.standing
+    if sink.row_count is None:
+        return "first publication"
+    if sink.mode == "replace":
+        return "mode replace"
+    if standing.table is None:
+        return "its table in the lake is gone"
+    if sink.columns != [c.as_json for c in job.columns]:
+        return "its columns have changed"
+    if not fits(job):
+        return "another writer altered its table in the lake"
+    if (standing.next_row_id, standing.rows) != (sink.next_row_id, sink.row_count):
+        return "another writer changed its rows in the lake"
+    return None
+
+
+def _distrusts_delta(job: Job) -> bool:
+    """Whether the delta may not start from what was published: somebody may have written to the stream table."""
+    refreshed = job.refreshed
+    if refreshed.action == "REINITIALIZE":
+        return True
+    if refreshed.action == "DIFFERENTIAL":
+        return False
+    row = job.conn.execute(f"SELECT count(*) FROM {job.result.name.sql()}".encode()).fetchone()
+    assert row is not None and job.sink.row_count is not None
+    return bool(row[0] != job.sink.row_count + refreshed.inserted - refreshed.deleted)

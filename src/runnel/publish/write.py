@@ -1,0 +1,123 @@
+"""Rows on their way to Parquet: read from PostgreSQL, made into files, remembered, uploaded."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from runnel.lake.model import Lake, LakeColumn, LakeTable, WrittenFile
+from runnel.lake.parquet import Encoded, encode_delete_file, encode_files, file_name
+from runnel.lake.pgtext import text_schema, to_lake
+from runnel.lake.storage import open_store
+from runnel.publish.columns import PublishedColumn, identities, unreadable
+from runnel.publish.uploads import Uploads
+from runnel.transport import stream_csv
+
+Connection = psycopg.Connection[Any]
+
+_UPLOADS_AT_ONCE = 4
+_HASHES = (("h", pa.int64()), ("h2", pa.int64()))
+
+
+@dataclass
+class Reading:
+    """Rows of a SELECT (columns o<i>) as the lake's batches; their hashes are kept while they pass."""
+
+    conn: Connection
+    columns: Sequence[PublishedColumn]
+    lake_columns: Sequence[LakeColumn]
+    name: object
+    hashed: bool = True
+    h: list[pa.Array] = field(default_factory=list)
+    h2: list[pa.Array] = field(default_factory=list)
+
+    def batches(self, select: str, constants: Sequence[tuple[str, pa.DataType]] = ()) -> Iterator[pa.RecordBatch]:
+        """The rows; `constants` are further columns of the SELECT, which follow the published ones as they are."""
+        names = [f"s.o{i}" for i in range(len(self.columns))]
+        items = [column.read_sql(name) for column, name in zip(self.columns, names, strict=True)]
+        items += [f"s.{name}" for name, _ in constants]
+        items += identities(self.columns, names) if self.hashed else []
+        extra = [*constants, *(_HASHES if self.hashed else ())]
+        schema = text_schema(self.lake_columns, extra)
+        statement = f"COPY (SELECT {', '.join(items)} FROM ({select}) AS s) TO STDOUT (FORMAT csv)"
+        try:
+            with self.conn.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+                for batch in stream_csv(iter(copy), schema):
+                    if self.hashed:
+                        self.h.append(batch.column("h"))
+                        self.h2.append(batch.column("h2"))
+                    rows = to_lake(batch, self.lake_columns)
+                    for name, _ in constants:
+                        rows = rows.append_column(name, batch.column(name))
+                    yield rows
+        except pa.ArrowInvalid as error:
+            raise unreadable(self.name, error) from error
+
+    def hashes(self, counts: Sequence[int]) -> list[tuple[pa.Array, pa.Array]]:
+        """The rows' hashes, divided among the files they went to."""
+        h, h2 = pa.chunked_array(self.h, pa.int64()), pa.chunked_array(self.h2, pa.int64())
+        parts, at = [], 0
+        for count in counts:
+            parts.append((h.slice(at, count).combine_chunks(), h2.slice(at, count).combine_chunks()))
+            at += count
+        return parts
+
+
+@dataclass
+class FileWriter:
+    """Writes files of a lake for one transaction."""
+
+    lake: Lake
+    uploads: Uploads
+    compression: str
+    milliseconds: float = 0.0
+    """Spent with the store."""
+
+    def send(
+        self,
+        table: LakeTable,
+        columns: Sequence[LakeColumn],
+        batches: Iterable[pa.RecordBatch],
+        deletions: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> tuple[list[WrittenFile], list[WrittenFile]]:
+        """Write rows, and per data file (by its path) the positions that are deleted in it, with their snapshots.
+
+        Returns the files of rows and the files of positions.
+        """
+        gone = [encode_delete_file(path, each, encrypt=self.lake.encrypted) for path, each in (deletions or {}).items()]
+        made = encode_files(batches, columns, compression=self.compression, encrypt=self.lake.encrypted)
+        sent = self._send(table, itertools.chain(gone, made))
+        return sent[len(gone) :], sent[: len(gone)]
+
+    def reserve(self, table: LakeTable, count: int) -> list[str]:
+        """Names of files that somebody else will write."""
+        names = [file_name() for _ in range(count)]
+        self.uploads.start(self.lake.name, [table.path + name for name in names])
+        return names
+
+    def abandon(self, table: LakeTable, files: Sequence[WrittenFile]) -> None:
+        """Files that turned out to be of no use."""
+        self.uploads.abandon(open_store(table.path, self.lake.options), [table.path + file.path for file in files])
+
+    def _send(self, table: LakeTable, made: Iterable[Encoded]) -> list[WrittenFile]:
+        """Upload files while the next are being made."""
+        store = open_store(table.path, self.lake.options)
+        sent: list[WrittenFile] = []
+        with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
+            waiting = []
+            for encoded in made:
+                self.uploads.start(self.lake.name, [table.path + encoded.file.path])
+                waiting.append(pool.submit(store.put, table.path + encoded.file.path, memoryview(encoded.data)))
+                sent.append(encoded.file)
+            began = time.perf_counter()
+            for each in waiting:
+                each.result()
+            self.milliseconds += (time.perf_counter() - began) * 1000
+        return sent
