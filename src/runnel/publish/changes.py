@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from runnel.publish import rowmap
 from runnel.publish.job import Job, describes, put_view
 from runnel.publish.model import Published
 from runnel.publish.places import FileDeletes, Places, locate
+from runnel.publish.write import changes_sql, logged
 
 INLINE_ROWS = 100
 """Changes up to this many rows may be kept in the catalog instead of in files."""
@@ -82,10 +82,8 @@ def publish_changes(job: Job, table: LakeTable, *, resync: bool) -> Published | 
 
 def publish_log(job: Job, table: LakeTable) -> Published:
     """Append a refresh's changes, each row with what happened to it."""
-    names = ", ".join(f"o{i}" for i in range(len(job.columns)))
-    action = "CASE WHEN w > 0 THEN 'insert' ELSE 'delete' END AS action"
-    select = f"SELECT {names}, {action} FROM {job.result.delta}, generate_series(1, abs(w))"
-    batches = logged(job, job.reading(table).batches(select, [("action", pa.string())]))
+    select = changes_sql(len(job.columns), job.result.delta)
+    batches = logged(job.reading(table).batches(select, [("action", pa.string())]), job.refreshed)
     rows, batches = _small(job, table, batches)
     files, _ = job.files.send(table, job.lake_columns(table), batches)
     with job.snapshot() as draft:
@@ -103,15 +101,6 @@ def delta_sql(job: Job) -> str:
     """The rows that a refresh added, each as often as its weight says."""
     names = ", ".join(f"o{i}" for i in range(len(job.columns)))
     return f"SELECT {names} FROM {job.result.delta}, generate_series(1, w) WHERE w > 0"
-
-
-def logged(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows with their action, and with the refresh and its time behind that."""
-    at = dt.datetime.fromisoformat(job.refreshed.at)
-    for batch in batches:
-        count = batch.num_rows
-        batch = batch.append_column("refresh", pa.array([job.refreshed.id] * count, pa.int64()))  # noqa: PLW2901
-        yield batch.append_column("at", pa.array([at] * count, pa.timestamp("us", tz="UTC")))
 
 
 def _small(

@@ -83,8 +83,8 @@ def stand(observer: Connection, lake: Lake, table_id: int, schema: str, view: st
         place=lake.schema,
         deletes=f"ducklake_inlined_delete_{table_id}",
     )
-    for name, _ in catalog.inlined_tables(observer, lake, table_id):
-        rows += _count(observer, lake, name, "end_snapshot IS NULL")
+    for inlined in catalog.inlined_tables(observer, lake, table_id):
+        rows += _count(observer, lake, inlined.name, "end_snapshot IS NULL")
     if inlined_deletes:
         rows -= _count(
             observer,
@@ -157,8 +157,8 @@ def _attach_deletes(
 
 def _inlined(observer: Connection, lake: Lake, table: LakeTable, row_ids: Sequence[int]) -> set[int]:
     found: set[int] = set()
-    for name, _ in catalog.inlined_tables(observer, lake, table.id):
-        text = f"SELECT row_id FROM {_quoted(lake)}.{_escaped(name)} WHERE row_id = ANY(%s) AND end_snapshot IS NULL"
+    for inlined in catalog.inlined_tables(observer, lake, table.id):
+        text = f"SELECT row_id FROM {_quoted(lake)}.{_escaped(inlined.name)} WHERE row_id = ANY(%s) AND end_snapshot IS NULL"
         found.update(row[0] for row in observer.execute(text.encode(), (list(row_ids),)))
     return found
 

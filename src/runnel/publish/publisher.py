@@ -27,6 +27,7 @@ from runnel.lake.tables import drop_table
 from runnel.lake.views import drop_view
 from runnel.publish.changes import publish_changes, publish_log
 from runnel.publish.columns import SETTINGS, published
+from runnel.publish.export import export_changes
 from runnel.publish.job import Job, fits
 from runnel.publish.model import Published, Refreshed, Result
 from runnel.publish.options import check_columns
@@ -97,6 +98,9 @@ class Publication:
 
     def publish(self, sink: Sink, result: Result, refreshed: Refreshed) -> Published | None:
         """Publish what a refresh did to a stream table; None when there is nothing to say."""
+        if sink.delta_export_path and refreshed.changed:
+            self._prepare()
+            export_changes(self.conn, self.uploads, sink, result, refreshed, load_lakes(self.conn).values())
         if not sink.publishes:
             return None
         redefined = sink.definition_version != result.definition_version
@@ -158,8 +162,7 @@ class Publication:
 
     def _job(self, sink: Sink, result: Result, refreshed: Refreshed) -> Job:
         assert sink.lake is not None
-        settings = ", ".join(f"set_config('{key}', '{value}', true)" for key, value in SETTINGS.items())
-        self.conn.execute(f"SELECT {settings}".encode())
+        self._prepare()
         session = self._session(sink.lake)
         if sink.table_id is None:
             standing = Standing(catalog.head(session.observer, session.lake), None)
@@ -179,6 +182,10 @@ class Publication:
             standing=standing,
             next_snapshot=max(standing.head, self._snapshots.get(sink.lake, 0)) + 1,
         )
+
+    def _prepare(self) -> None:
+        settings = ", ".join(f"set_config('{key}', '{value}', true)" for key, value in SETTINGS.items())
+        self.conn.execute(f"SELECT {settings}".encode())
 
     def _session(self, name: str) -> LakeSession:
         if name not in self._lakes:

@@ -7,7 +7,7 @@ is only removed when its transaction has ended and no row of the lake's catalog 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,7 @@ def sweep(observer: Connection, reach: Callable[[str], tuple[Lake, Connection]],
             if upload.lake is None:
                 # An exported delta: no catalog knows it, its transaction's fate decides.
                 if upload.status == "aborted":
-                    open_store(upload.path).delete([upload.path])
+                    open_store(upload.path, store_options(upload.path, lakes.values())).delete([upload.path])
                     removed += 1
             elif upload.lake in lakes:
                 lake, conn = reach(upload.lake)
@@ -82,6 +82,12 @@ def sweep(observer: Connection, reach: Callable[[str], tuple[Lake, Connection]],
     if finished:
         sinks.end_uploads(observer, finished)
     return removed
+
+
+def store_options(path: str, lakes: Iterable[Lake]) -> Mapping[str, str]:
+    """How to reach a store: as the lake that is in the same one, or as the environment says."""
+    root = open_store(path).root
+    return next((lake.options for lake in lakes if open_store(lake.data_path).root == root), {})
 
 
 def _is_known(conn: Connection, lake: Lake, path: str) -> bool:

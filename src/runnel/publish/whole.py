@@ -12,10 +12,9 @@ from runnel.lake.model import LakeTable, WrittenFile
 from runnel.lake.tables import current
 from runnel.model.names import quote
 from runnel.publish import rowmap
-from runnel.publish.changes import logged
 from runnel.publish.job import Job, describes, fits, put_table, put_view
 from runnel.publish.model import Published
-from runnel.publish.write import Reading
+from runnel.publish.write import Reading, logged
 
 
 def publish_whole(job: Job, why: str) -> Published:
@@ -83,7 +82,7 @@ def _write(job: Job, table: LakeTable) -> tuple[list[WrittenFile], Reading]:
     reading = job.reading(table)
     if job.logs:
         select = f"{rows_sql(job)}, 'insert' AS action FROM {job.result.name.sql()} t"
-        batches = logged(job, reading.batches(select, [("action", pa.string())]))
+        batches = logged(reading.batches(select, [("action", pa.string())]), job.refreshed)
     else:
         batches = reading.batches(f"{rows_sql(job)} FROM {job.result.name.sql()} t")
     files, _ = job.files.send(table, job.lake_columns(table), batches)

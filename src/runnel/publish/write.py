@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from runnel.lake.parquet import Encoded, encode_delete_file, encode_files, file_
 from runnel.lake.pgtext import text_schema, to_lake
 from runnel.lake.storage import open_store
 from runnel.publish.columns import PublishedColumn, identities, unreadable
+from runnel.publish.model import Refreshed
 from runnel.publish.uploads import Uploads
 from runnel.transport import stream_csv
 
@@ -68,6 +70,22 @@ class Reading:
             parts.append((h.slice(at, count).combine_chunks(), h2.slice(at, count).combine_chunks()))
             at += count
         return parts
+
+
+def changes_sql(columns: int, delta: str) -> str:
+    """A delta's rows, each as often as its weight says, with what happened to them."""
+    names = ", ".join(f"o{i}" for i in range(columns))
+    action = "CASE WHEN w > 0 THEN 'insert' ELSE 'delete' END AS action"
+    return f"SELECT {names}, {action} FROM {delta}, generate_series(1, abs(w))"
+
+
+def logged(batches: Iterable[pa.RecordBatch], refreshed: Refreshed) -> Iterator[pa.RecordBatch]:
+    """Rows with their action, and with the refresh and its time behind that."""
+    at = dt.datetime.fromisoformat(refreshed.at)
+    for batch in batches:
+        count = batch.num_rows
+        numbered = batch.append_column("refresh", pa.array([refreshed.id] * count, pa.int64()))
+        yield numbered.append_column("at", pa.array([at] * count, pa.timestamp("us", tz="UTC")))
 
 
 @dataclass

@@ -1,0 +1,48 @@
+"""Each refresh's changes as a Parquet file of its own, for whoever wants them without a lake."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from runnel.catalog.sinks import Sink
+from runnel.lake.model import Lake, LakeColumn
+from runnel.lake.parquet import encode_files
+from runnel.lake.storage import open_store
+from runnel.publish.columns import published
+from runnel.publish.model import Refreshed, Result
+from runnel.publish.uploads import Uploads, store_options
+from runnel.publish.views import LOG_COLUMNS
+from runnel.publish.write import Reading, changes_sql, logged
+
+Connection = psycopg.Connection[Any]
+
+
+def export_changes(
+    conn: Connection, uploads: Uploads, sink: Sink, result: Result, refreshed: Refreshed, lakes: Iterable[Lake]
+) -> str:
+    """Write a refresh's changes; the file's path. Names sort by time."""
+    assert sink.delta_export_path is not None
+    columns = published(result.columns, result.scales)
+    types = [*((c.name, c.lake) for c in columns), *LOG_COLUMNS]
+    own = [LakeColumn(i, name, type) for i, (name, type) in enumerate(types, 1)]
+    reading = Reading(conn, columns, own[: len(columns)], result.name, hashed=False)
+    batches = reading.batches(changes_sql(len(columns), result.delta), [("action", pa.string())])
+    moment = dt.datetime.fromisoformat(refreshed.at).astimezone(dt.UTC)
+    name = f"{moment:%Y%m%dT%H%M%S%f}Z_{refreshed.id}.parquet"
+    (file,) = encode_files(
+        logged(batches, refreshed),
+        own,
+        compression=sink.delta_export_compression,
+        target_size=None,
+        name=lambda: name,
+        empty=True,
+    )
+    path = sink.delta_export_path + name
+    uploads.start(None, [path])
+    open_store(path, store_options(path, lakes)).put(path, memoryview(file.data))
+    return path
