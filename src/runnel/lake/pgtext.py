@@ -43,7 +43,7 @@ def _converted(array: pa.Array, column: LakeColumn) -> pa.Array:
         return array
     try:
         return pc.cast(array, arrow_type(column))
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         parse: Callable[[str], int] = {"date": days, "time": clock}.get(column.type, microseconds)
         storage = pa.int32() if column.type == "date" else pa.int64()
         return pa.array([None if v is None else parse(v) for v in array.to_pylist()], storage).cast(arrow_type(column))
