@@ -20,8 +20,9 @@ DEEPEST = 20
 SNAPSHOTS: LiteralString = """
 SELECT p.lake, p.ducklake_snapshot_id AS snapshot, p.stream_table_name AS stream_table, p.stream_table_oid::int8 AS oid,
        p.refresh_id, p.delta_row_count AS rows, p.written_at, p.frontier, h.action, h.start_time, h.end_time,
-       h.data_timestamp
+       h.data_timestamp, coalesce(s.uses_clock, false) AS uses_clock
 FROM pgtrickle.pgt_ducklake_provenance p LEFT JOIN pgtrickle.pgt_refresh_history h USING (refresh_id)
+LEFT JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = p.stream_table_oid
 WHERE (p.stream_table_oid = %(oid)s::oid OR %(oid)s::oid IS NULL AND p.stream_table_name = ANY (%(names)s))
   AND (%(lake)s::text IS NULL OR p.lake = %(lake)s)
   AND (%(snapshot)s::int8 IS NULL OR p.ducklake_snapshot_id <= %(snapshot)s)
@@ -116,7 +117,7 @@ def _sources(ask: Ask, row: Row, depth: int) -> list[SourceVersion]:
             name = key.removeprefix(LAKE_KEY)
             made_by = _publication(ask, name, int(version), depth)
             found.append(SourceVersion(name=name, kind="lake table", version=str(version), made_by=made_by))
-    if frontier.get("clock"):
+    if row["uses_clock"] and frontier.get("clock"):
         found.append(SourceVersion(name="the clock", kind="clock", version=str(frontier["clock"])))
     return found
 

@@ -212,3 +212,12 @@ def test_a_database_of_ones_own_gets_a_default_lake_where_one_says(
         with pytest.raises(RunnelError, match="another key"):
             client.set_lake_option("lake", "secret_access_key", "sealed:1:%%%")
         assert _leaks(db, SECRET_KEY) == []
+
+
+def test_a_lake_in_use_stays_attached(client: runnel.Client, db: psycopg.Connection, data_path: str) -> None:
+    client.attach_lake("sea", "salt", data_path=data_path, create=True)
+    db.execute("CREATE TABLE orders (id int)")
+    client.create_stream_table("s", "SELECT id FROM orders", sink="ducklake", ducklake_lake="sea")
+    with pytest.raises(RunnelError, match=r"used by public\.s") as refused:
+        client.detach_lake("sea")
+    assert "--sink none" in (refused.value.hint or "")

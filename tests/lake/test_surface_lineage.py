@@ -2,55 +2,67 @@
 
 from __future__ import annotations
 
-import json
-
 import psycopg
+import pytest
 
 import runnel
+from runnel.cli.output import print_lineage
 
-SINK = """
-INSERT INTO pgtrickle.pgt_sinks (pgt_id, sink, lake, lake_schema, view_name)
-VALUES (%s, 'ducklake', 'lake', 'main', 'daily')
-"""
-RECORD = """
-INSERT INTO pgtrickle.pgt_ducklake_provenance
-    (stream_table_oid, stream_table_name, ducklake_snapshot_id, refresh_id, delta_row_count, lake, frontier)
-SELECT s.pgt_relid, s.pgt_schema || '.' || s.pgt_name, %s, h.refresh_id, %s, 'lake', %s
-FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle.pgt_refresh_history h USING (pgt_id) WHERE s.pgt_name = %s
-ORDER BY h.refresh_id DESC LIMIT 1
-"""
+OFTEN = "SELECT id, count(*) AS n FROM orders GROUP BY id"
 
 
-def test_a_snapshot_is_traced_through_stream_tables_and_lake_tables(
-    client: runnel.Client, db: psycopg.Connection
+def test_snapshots_are_traced_back_to_the_tables(
+    client: runnel.Client, db: psycopg.Connection, data_path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db.execute("CREATE TABLE orders (id int, total int)")
-    client.create_stream_table("daily", "SELECT id, sum(total) AS s FROM orders GROUP BY id")
-    client.create_stream_table("top", "SELECT id FROM daily WHERE s > 10")
-    ids = dict(db.execute("SELECT pgt_name, pgt_id FROM pgtrickle.pgt_stream_tables").fetchall())
-    db.execute(SINK, (ids["daily"],))
-    first = {"postgres": "700:700:"}
-    second = {"postgres": "710:710:", "stream_tables": {str(ids["daily"]): 2}, "ducklake:lake.main.daily__rows": 3}
-    db.execute(RECORD, (3, 10, json.dumps(first), "daily"))
-    db.execute(RECORD, (4, 1, json.dumps(second), "top"))
-    db.execute(RECORD, (5, 2, json.dumps({"postgres": "720:720:"}), "daily"))
+    client.attach_lake("sea", "salt", data_path=data_path, create=True)
+    db.execute("CREATE TABLE orders (id int)")
+    client.create_stream_table("often", OFTEN, schedule="@yearly", sink="ducklake")
+    client.create_stream_table(
+        "twice", "SELECT id FROM often WHERE n > 1", schedule="@yearly", sink="ducklake", ducklake_lake="sea"
+    )
+    db.execute("INSERT INTO orders VALUES (1), (1), (2)")
+    client.refresh()
+    db.execute("INSERT INTO orders VALUES (2)")
+    client.refresh()
 
-    newest, older = client.lineage("daily")
-    assert (newest.snapshot, newest.rows, older.snapshot) == (5, 2, 3)
-    assert newest.action == "INITIAL" and newest.milliseconds is not None
-    assert [(each.name, each.version) for each in newest.sources] == [("public.orders", "720:720:")]
+    newest, middle, first = client.lineage("twice")
+    assert (newest.lake, newest.stream_table, newest.rows, newest.action) == ("sea", "twice", 1, "DIFFERENTIAL")
+    assert (first.action, first.rows) == ("INITIAL", 0) and middle.snapshot > first.snapshot
+    (source,) = newest.sources
+    assert (source.name, source.kind) == ("public.often", "stream table")
+    made_by = source.made_by
+    assert made_by is not None and middle.snapshot < made_by.snapshot < newest.snapshot
+    (orders,) = made_by.sources
+    # The version is a snapshot of PostgreSQL that sees what was committed before, and nothing later.
+    assert (orders.name, orders.kind) == ("public.orders", "table")
+    seen = db.execute(
+        "SELECT count(*) FROM orders WHERE pg_visible_in_snapshot(xmin::text::xid8, %s)", (orders.version,)
+    )
+    assert seen.fetchone() == (4,)
+    (older,) = [each.made_by for each in middle.sources]
+    assert older is not None
+    seen = db.execute(
+        "SELECT count(*) FROM orders WHERE pg_visible_in_snapshot(xmin::text::xid8, %s)", (older.sources[0].version,)
+    )
+    assert seen.fetchone() == (3,)
 
-    (top,) = client.lineage("public.top", lake="lake")
-    through_table, through_lake = top.sources
-    assert (through_table.kind, through_table.version) == ("stream table", "2")
-    assert (through_lake.name, through_lake.version) == ("lake.main.daily__rows", "3")
-    for source in top.sources:
-        assert source.made_by is not None and source.made_by.snapshot == 3
-        assert source.made_by.sources[0].version == "700:700:"
-    assert [each.snapshot for each in client.lineage("daily", snapshot=4)] == [3]
-    assert client.lineage("daily", lake="other") == []
-    # What was published stays traceable when the stream table itself is gone.
-    client.drop_stream_table("top")
-    db.execute("DELETE FROM pgtrickle.pgt_sinks")
-    (gone,) = client.lineage("top")
-    assert (gone.action, gone.snapshot) == (None, 4)
+    # The refresh is the one in the history.
+    known = db.execute(
+        "SELECT rows_inserted + rows_deleted FROM pgtrickle.pgt_refresh_history WHERE refresh_id = %s",
+        (made_by.refresh_id,),
+    ).fetchone()
+    assert known == (made_by.rows,)
+    print_lineage([newest])
+    drawn = capsys.readouterr().out
+    assert f"sea snapshot {newest.snapshot}" in drawn and f"public.orders: table at snapshot {orders.version}" in drawn
+
+    assert [each.snapshot for each in client.lineage("twice", snapshot=newest.snapshot - 1)] == [
+        middle.snapshot,
+        first.snapshot,
+    ]
+    assert len(client.lineage("often", limit=2)) == 2
+    assert client.lineage("often", lake="other") == []
+    # What was published stays traceable when the stream table is gone, as far as it was written down.
+    client.drop_stream_table("twice")
+    gone = client.lineage("twice")
+    assert gone[0].action is None and newest.snapshot in [each.snapshot for each in gone]

@@ -48,7 +48,7 @@ def prepare(conn: Connection, home: Path | None, data_path: str | None) -> None:
 
 def attach(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:
     """Register a lake, making it first if asked to."""
-    _require_engine_rights(conn, caller, "attach lakes")
+    require_engine_rights(conn, caller.role, "attach lakes")
     name = _checked_name(conn, str(args["name"]))
     given = stored.opened(
         Lake(name, args.get("catalog_schema") or "public", "", dsn=args.get("dsn"), options=_texts(args.get("options")))
@@ -77,7 +77,7 @@ def attach(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:
 
 def detach(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:
     """Forget a lake. Its catalog and its files stay as they are."""
-    _require_engine_rights(conn, caller, "detach lakes")
+    require_engine_rights(conn, caller.role, "detach lakes")
     name = str(args["name"])
     with conn.transaction():
         _require_known(conn, name)
@@ -93,7 +93,7 @@ def detach(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:
 
 def set_option(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:
     """Change or forget one setting of a lake: of its object store, or how often it is maintained."""
-    _require_engine_rights(conn, caller, "change the settings of lakes")
+    require_engine_rights(conn, caller.role, "change the settings of lakes")
     name, option, value = str(args["name"]), str(args["option"]), args.get("value")
     _require_known(conn, name)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", option) or option == stored.DSN:
@@ -178,6 +178,18 @@ def named(conn: Connection, name: str | None) -> Lake:
     return stored.load_lake(conn, chosen)
 
 
+def require_engine_rights(conn: Connection, role: str, deed: str) -> None:
+    """Refuse roles that could not act as the engine anyway."""
+    row = conn.execute("SELECT pg_has_role(%s, current_user, 'MEMBER'), current_user", (role,)).fetchone()
+    assert row is not None
+    if not row[0]:
+        raise UserError(
+            f"role {role} may not {deed}",
+            hint=f"Only members of the engine's role may: GRANT {row[1]} TO {role}",
+            sqlstate="42501",
+        )
+
+
 @contextmanager
 def reach(conn: Connection, lake: Lake, *, autocommit: bool = False) -> Iterator[Connection]:
     """A connection to the lake's catalog: this one, or one to its own server that commits when the block ends."""
@@ -218,7 +230,7 @@ def _problem(lake: Lake) -> str | None:
         return None if Path(lake.data_path).is_dir() else f"there is no folder {lake.data_path}"
     impatient = {"max_retries": "0", "retry_timeout": "3", "timeout": "5", "connect_timeout": "3"}
     try:
-        next(open_store(lake.data_path, {**lake.options, **impatient}).list(""), None)
+        next(open_store(lake.data_path, {**lake.options, **impatient}).list(lake.data_path), None)
     except RunnelError as error:
         return str(error)
     return None
@@ -258,17 +270,6 @@ def _require_known(conn: Connection, name: str) -> None:
     """As `load_lake`, but also good for a lake whose secrets are lost."""
     if conn.execute("SELECT FROM pgtrickle.pgt_lakes WHERE name = %s", (name,)).fetchone() is None:
         stored.load_lake(conn, name)
-
-
-def _require_engine_rights(conn: Connection, caller: Caller, deed: str) -> None:
-    row = conn.execute("SELECT pg_has_role(%s, current_user, 'MEMBER'), current_user", (caller.role,)).fetchone()
-    assert row is not None
-    if not row[0]:
-        raise UserError(
-            f"role {caller.role} may not {deed}",
-            hint=f"Only members of the engine's role may: GRANT {row[1]} TO {caller.role}",
-            sqlstate="42501",
-        )
 
 
 def _texts(options: Mapping[str, Any] | None) -> dict[str, str]:

@@ -42,6 +42,11 @@ def info(name: OptionalName = None, json: JsonOption = False, home: HomeOption =
         done(line)
     if lake.problem:
         note(f"The engine does not reach the files of this lake: {lake.problem}")
+        if "://" in lake.data_path:
+            note(
+                "It takes credentials from its environment (AWS_ACCESS_KEY_ID ...), or store them with: "
+                f"runnel lake set {lake.name} access_key_id, and: runnel lake set {lake.name} secret_access_key"
+            )
 
 
 @app.command("list")
