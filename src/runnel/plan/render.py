@@ -242,8 +242,9 @@ class _Drawing:
                     text = self.words.column(index, column)
                     if text != column:
                         node.notes.append(f"{column}: {text}")
-            case Relation(name=table, pgt_id=pgt_id):
-                node = Node(f"{shown}: {'table' if pgt_id is None else 'stream table'} {table}")
+            case Relation(name=table, pgt_id=pgt_id, lake=lake):
+                kind = "lake table" if lake else "table" if pgt_id is None else "stream table"
+                node = Node(f"{shown}: {kind} {table}")
                 if str(table) not in self.changes:
                     self.changes.append(str(table))
             case Constant(sql=sql):

@@ -16,6 +16,37 @@ from runnel.model.types import Column, Form, PgType
 
 
 @dataclass(frozen=True, slots=True)
+class LakeField:
+    """A column of a lake table, under the name that its stand-in gives it."""
+
+    name: str
+    id: int
+    """The Parquet field id: it stays when the column is renamed."""
+    type: str
+    """The lake's own name of the type."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRef:
+    """The table of a lake that a foreign table stands for."""
+
+    lake: str
+    table_id: int
+    schema: str
+    table: str
+    fields: tuple[LakeField, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Its name in frontiers.
+
+        >>> LakeRef("lake", 7, "main", "events").key
+        'ducklake:lake.main.events'
+        """
+        return f"ducklake:{self.lake}.{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
 class Relation:
     """A table or stream table outside of the query."""
 
@@ -26,6 +57,8 @@ class Relation:
     """Set when the relation is itself a stream table: its changes come from its change log."""
     indexed: frozenset[str] = frozenset()
     """Columns that lead some index: a restriction by them is cheap."""
+    lake: LakeRef | None = None
+    """Set when the relation stands for a table of a lake: its rows and changes come from there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg import sql as psql
@@ -18,7 +19,7 @@ from psycopg import sql as psql
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.model.types import Column, PgType
-from runnel.plan.stage import Relation
+from runnel.plan.stage import LakeField, LakeRef, Relation
 from runnel.sql.positions import pointer
 
 PROBE = "pgt_probe"
@@ -269,11 +270,23 @@ SELECT c.oid::int8, c.relkind, n.nspname, c.relname, c.relrowsecurity,
        c.relpersistence = 't', s.pgt_id,
        coalesce((SELECT array_agg(DISTINCT a.attname::text) FROM pg_index i
                  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
-                 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL), '{}')
+                 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL), '{}'),
+       k.lake, k.table_id, k.lake_schema, k.lake_table, k.columns
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.oid
+LEFT JOIN pgtrickle.pgt_lake_tables k ON k.relid = c.oid
 WHERE n.nspname = %s AND c.relname = %s
 """
+
+
+def _fields(columns: list[dict[str, Any]]) -> tuple[LakeField, ...]:
+    return tuple(LakeField(c["name"], int(c["id"]), c["type"]) for c in columns)
+
+
+def lake_tables(conn: psycopg.Connection) -> list[LakeRef]:
+    """Every lake table that has a stand-in, by its name in the lake."""
+    rows = conn.execute("SELECT lake, table_id, lake_schema, lake_table FROM pgtrickle.pgt_lake_tables").fetchall()
+    return [LakeRef(*row) for row in rows]
 
 
 def relation_facts(conn: psycopg.Connection, name: Name) -> RelationFacts:
@@ -281,7 +294,7 @@ def relation_facts(conn: psycopg.Connection, name: Name) -> RelationFacts:
     row = conn.execute(_RELATION, (name.schema, name.name)).fetchone()
     if row is None:
         raise UserError(f'relation "{name}" does not exist', sqlstate="42P01")
-    oid, kind, schema, relname, security, temporary, pgt_id, indexed = row
+    oid, kind, schema, relname, security, temporary, pgt_id, indexed, lake, table_id, lake_schema, table, fields = row
     definition = None
     if kind == "v":
         found = conn.execute("SELECT pg_get_viewdef(%s::oid)", (oid,)).fetchone()
@@ -293,5 +306,6 @@ def relation_facts(conn: psycopg.Connection, name: Name) -> RelationFacts:
         columns=relation_columns(conn, oid),
         pgt_id=pgt_id,
         indexed=frozenset(indexed),
+        lake=None if lake is None else LakeRef(lake, table_id, lake_schema, table, _fields(fields)),
     )
     return RelationFacts(relation, kind, definition, security, temporary)

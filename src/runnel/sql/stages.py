@@ -92,7 +92,7 @@ class Compiler:
         self._record(facts)
         if facts.kind == "m":
             raise NotDifferentiable(registry.MATERIALIZED_VIEW, f"the materialized view {name}", table=name.name)
-        if facts.kind == "f":
+        if facts.kind == "f" and facts.relation.lake is None:
             raise NotDifferentiable(registry.FOREIGN_TABLE, f"the foreign table {name}", table=name.name)
         if facts.row_security:
             raise NotDifferentiable(registry.ROW_SECURITY, f"row-level security on {name}", table=name.name)
@@ -104,7 +104,7 @@ class Compiler:
         name = facts.relation.name
         if facts.temporary:
             raise registry.refused(registry.TEMPORARY, f'relation "{name}" is temporary: {registry.TEMPORARY.why}')
-        if facts.kind in ("r", "p") and name.schema not in SYSTEM_SCHEMAS:
+        if (facts.kind in ("r", "p") and name.schema not in SYSTEM_SCHEMAS) or facts.relation.lake is not None:
             self.tables[name] = facts.relation
         elif facts.kind != "v":
             self.uncaptured = True

@@ -1,0 +1,82 @@
+"""Names of lake tables as DuckDB writes them, `lake.schema.table`, in a query that PostgreSQL is to read.
+
+PostgreSQL would take the first part for another database. So before it sees the text, such a name is replaced by
+that of the stand-in: `lake.table` for the lake's schema main, `"lake.schema".table` for any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import TokenError
+from sqlglot.tokens import Token, TokenType
+
+from runnel.model.names import Name, quote
+from runnel.plan.stage import LakeRef
+
+MAIN = "main"
+_IDENTIFIER = 63
+"""PostgreSQL cuts longer identifiers off, in bytes."""
+_BEFORE_A_TABLE = frozenset(
+    {TokenType.FROM, TokenType.JOIN, TokenType.COMMA, TokenType.L_PAREN, TokenType.LATERAL, TokenType.TABLE}
+)
+
+
+def standin_name(lake: str, schema: str, table: str) -> Name:
+    """The foreign table that stands for a table of a lake.
+
+    >>> str(standin_name("lake", "main", "t")), str(standin_name("lake", "raw", "t"))
+    ('lake.t', 'lake.raw.t')
+    """
+    return Name(cut(lake if schema == MAIN else f"{lake}.{schema}"), cut(table))
+
+
+def cut(identifier: str) -> str:
+    """An identifier as long as PostgreSQL lets it be."""
+    return identifier.encode()[:_IDENTIFIER].decode(errors="ignore")
+
+
+def resolve_names(query: str, tables: Iterable[LakeRef]) -> str:
+    """The query with three-part names of lake tables replaced by those of their stand-ins.
+
+    >>> resolve_names('SELECT e.id FROM lake.main."Ev" e JOIN lake.raw.t ON true',
+    ...               [LakeRef("lake", 1, "main", "Ev"), LakeRef("lake", 2, "raw", "t")])
+    'SELECT e.id FROM "lake"."Ev" e JOIN "lake.raw"."t" ON true'
+    """
+    known = {(t.lake, t.schema, t.table): standin_name(t.lake, t.schema, t.table) for t in tables}
+    if not known or not re.search(r"\.[^.]*\.", query):
+        return query
+    try:
+        tokens = Postgres().tokenize(query)
+    except TokenError:
+        # Whatever is wrong with the text, PostgreSQL will say so better.
+        return query
+    pieces, done = [], 0
+    for i in range(len(tokens) - 4):
+        parts = tokens[i : i + 5]
+        if i and tokens[i - 1].token_type not in _BEFORE_A_TABLE and not _is_column(tokens, i):
+            continue
+        if any(t.token_type != TokenType.DOT for t in parts[1::2]):
+            continue
+        found = known.get((_name(parts[0]), _name(parts[2]), _name(parts[4])))
+        if found is not None and parts[0].start >= done:
+            pieces += [query[done : parts[0].start], f"{quote(found.schema)}.{quote(found.name)}"]
+            done = parts[4].end + 1
+    return "".join([*pieces, query[done:]])
+
+
+def _is_column(tokens: list[Token], i: int) -> bool:
+    """A column under the full name of its table, `lake.main.t.id`: no other name has four parts."""
+    before = tokens[i - 1].token_type
+    return (
+        before != TokenType.DOT
+        and len(tokens) > i + 6
+        and all(tokens[i + k].token_type == TokenType.DOT for k in (1, 3, 5))
+    )
+
+
+def _name(token: Token) -> str:
+    """An identifier as PostgreSQL reads it: folded to lower case unless quoted."""
+    return token.text if token.token_type == TokenType.IDENTIFIER else token.text.lower()
