@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from runnel.errors import RunnelError
+from runnel.errors import RunnelError, UserError
+from runnel.model.names import Name
 from runnel.plan import expr as ex
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
@@ -26,9 +27,11 @@ from runnel.sql.describe import (
     canonical_print,
     describe,
     is_from_server,
+    lake_tables,
     scratch,
 )
 from runnel.sql.draft import NotDifferentiable
+from runnel.sql.lake_names import resolve_names, staged_table
 from runnel.sql.parse import parse_query
 from runnel.sql.registry import Entry
 from runnel.sql.rewrite import decide, to_core
@@ -60,6 +63,8 @@ class Compiled:
     """Why there is no plan: what the registry says of the construct."""
     place: str | None = None
     """Where the construct is in the query's text, as far as it can be found."""
+    staged: str | None = None
+    """The query over the temporary tables that lake tables are staged in, for PostgreSQL to evaluate."""
 
     @property
     def detail(self) -> str | None:
@@ -75,6 +80,7 @@ def compile_query(
 ) -> Compiled:
     """Check a query and plan it. Raises UserError when the query itself is bad."""
     with scratch(conn, settings, role):
+        query = resolve_names(query, lambda: lake_tables(conn))
         description = describe(conn, query, point=True)
         _refuse_volatile(description, query)
         compiler = Compiler(conn)
@@ -121,7 +127,39 @@ def _unplanned(
         polled=polled,
         entry=refusal.entry,
         place=_place(refusal, query, compiler),
+        staged=_staged(compiler, description.canonical, relations),
     )
+
+
+def _staged(compiler: Compiler, canonical: str, relations: tuple[Relation, ...]) -> str | None:
+    """The query with its lake tables replaced by the temporary tables that PostgreSQL can read."""
+    lakes = {r.name: r for r in relations if r.lake is not None}
+    if not lakes:
+        return None
+    tree = parse_query(canonical)
+    try:
+        if tree is None or not compiler.round_trips(canonical, tree):
+            raise NotDifferentiable(registry.UNFAITHFUL, "a form that Runnel's SQL parser cannot print back faithfully")
+        return ex.pg(_over_staged(compiler.inline_views(tree), lakes))
+    except NotDifferentiable as error:
+        name = next(iter(lakes))
+        raise UserError(
+            f"the query reads the lake table {name} and has {error}",
+            hint="Such a query can neither be maintained nor evaluated over a lake. Write it in another way.",
+            sqlstate="0A000",
+        ) from None
+
+
+def _over_staged(tree: exp.Query, lakes: Mapping[Name, Relation]) -> exp.Query:
+    for table in tree.find_all(exp.Table):
+        relation = lakes.get(Name(table.db, table.name))
+        if relation is not None and isinstance(table.this, exp.Identifier):
+            if not table.args.get("alias"):
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+            staged = staged_table(relation.oid)
+            table.set("db", exp.to_identifier(staged.schema))
+            table.set("this", exp.to_identifier(staged.name))
+    return tree
 
 
 def _place(refusal: NotDifferentiable, query: str, compiler: Compiler) -> str | None:
@@ -174,6 +212,7 @@ def _planned(
         column_uses=_column_uses(plan, relations),
         untrusted=description.untrusted + whole.untrusted,
         notes=tuple(context.notes),
+        staged=_staged(compiler, description.canonical, relations),
     )
 
 

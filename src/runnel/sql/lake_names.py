@@ -7,7 +7,7 @@ that of the stand-in: `lake.table` for the lake's schema main, `"lake.schema".ta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import TokenError
@@ -38,15 +38,22 @@ def cut(identifier: str) -> str:
     return identifier.encode()[:_IDENTIFIER].decode(errors="ignore")
 
 
-def resolve_names(query: str, tables: Iterable[LakeRef]) -> str:
+def staged_table(relid: int) -> Name:
+    """The temporary table that holds all rows of a lake table while PostgreSQL evaluates a query over them."""
+    return Name("pg_temp", f"pgt_lake_{relid}")
+
+
+def resolve_names(query: str, tables: Callable[[], Iterable[LakeRef]]) -> str:
     """The query with three-part names of lake tables replaced by those of their stand-ins.
 
     >>> resolve_names('SELECT e.id FROM lake.main."Ev" e JOIN lake.raw.t ON true',
-    ...               [LakeRef("lake", 1, "main", "Ev"), LakeRef("lake", 2, "raw", "t")])
+    ...               lambda: [LakeRef("lake", 1, "main", "Ev"), LakeRef("lake", 2, "raw", "t")])
     'SELECT e.id FROM "lake"."Ev" e JOIN "lake.raw"."t" ON true'
     """
-    known = {(t.lake, t.schema, t.table): standin_name(t.lake, t.schema, t.table) for t in tables}
-    if not known or not re.search(r"\.[^.]*\.", query):
+    if not re.search(r"\.[^.]*\.", query):
+        return query
+    known = {(t.lake, t.schema, t.table): standin_name(t.lake, t.schema, t.table) for t in tables()}
+    if not known:
         return query
     try:
         tokens = Postgres().tokenize(query)
