@@ -39,6 +39,7 @@ class StreamTable:
     retry_at: datetime | None
     created_at: datetime
     updated_at: datetime
+    ducklake_expired: str = "fallback"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class Refresh:
     timings: Json | None = None
     spark_jobs: int = 0
     rows_read: Json | None = None
+    lake_io: Json | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ SELECT
     pgt_id, pgt_relid, pgt_schema, pgt_name, owner, original_query, defining_query, schedule, refresh_mode,
     effective_mode, mode_reason, status, is_populated, needs_reinit, settings, frontier, version,
     definition_version, uses_clock, data_timestamp, last_refresh_at, consecutive_errors, last_error, retry_at,
-    created_at, updated_at
+    created_at, updated_at, ducklake_expired
 FROM pgtrickle.pgt_stream_tables
 WHERE %(pgt_id)s::bigint IS NULL OR pgt_id = %(pgt_id)s
 ORDER BY pgt_id
@@ -94,12 +94,12 @@ NEW_REFRESH_ID = "SELECT nextval(pg_get_serial_sequence('pgtrickle.pgt_refresh_h
 INSERT_SUCCESS = """
 INSERT INTO pgtrickle.pgt_refresh_history (
     refresh_id, pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, changes_read, rows_inserted,
-    rows_deleted, reason, timings, spark_jobs, rows_read)
+    rows_deleted, reason, timings, spark_jobs, rows_read, lake_io)
 OVERRIDING SYSTEM VALUE VALUES (
     coalesce(%(refresh_id)s::int8, nextval(pg_get_serial_sequence('pgtrickle.pgt_refresh_history', 'refresh_id'))),
     %(pgt_id)s, %(data_timestamp)s, %(start_time)s, clock_timestamp(), %(action)s, 'COMPLETED',
     %(initiated_by)s, %(changes_read)s, %(rows_inserted)s, %(rows_deleted)s, %(reason)s,
-    %(timings)s, %(spark_jobs)s, %(rows_read)s)
+    %(timings)s, %(spark_jobs)s, %(rows_read)s, %(lake_io)s)
 RETURNING refresh_id
 """
 INSERT_FAILURE = """
@@ -193,6 +193,16 @@ def load_dependencies(conn: Connection) -> list[Dependency]:
     ]
 
 
+def lakes_of_standins(conn: Connection) -> dict[int, str]:
+    """The lake that each stand-in belongs to, by its oid."""
+    return {int(row[0]): str(row[1]) for row in conn.execute("SELECT relid, lake FROM pgtrickle.pgt_lake_tables")}
+
+
+def set_expired_policy(conn: Connection, pgt_id: int, policy: str) -> None:
+    """What a stream table does when a lake has forgotten the snapshot it stands at."""
+    conn.execute("UPDATE pgtrickle.pgt_stream_tables SET ducklake_expired = %s WHERE pgt_id = %s", (policy, pgt_id))
+
+
 def insert_stream_table(
     conn: Connection,
     *,
@@ -278,7 +288,7 @@ def new_refresh_id(conn: Connection) -> int:
 
 def record_success(conn: Connection, pgt_id: int, refresh: Refresh, refresh_id: int | None = None) -> int:
     """Add a finished refresh to the history and return its id; `advance` resets the counters."""
-    json = {"timings": _jsonb(refresh.timings), "rows_read": _jsonb(refresh.rows_read)}
+    json = {key: _jsonb(getattr(refresh, key)) for key in ("timings", "rows_read", "lake_io")}
     values = {**asdict(refresh), **json, "pgt_id": pgt_id, "refresh_id": refresh_id}
     return int(_first(conn.execute(INSERT_SUCCESS, values).fetchone()))
 

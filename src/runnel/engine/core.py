@@ -27,6 +27,7 @@ from runnel.engine.operations import Operations
 from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry
 from runnel.engine.requests import answer
+from runnel.engine.standins import Standins
 from runnel.errors import TransientError, UserError
 from runnel.schedule.due import Clocked, due_at
 from runnel.schedule.spec import parse_schedule
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 CHANNELS = ("pgtrickle_request", "pgtrickle_wake", "pgtrickle_ddl")
 HOUSEKEEPING_SECONDS = 5.0
 IDLE_SECONDS = 30.0
+LAKE_LOOK_SECONDS = 0.1
+LAKE_POLL_SECONDS = 1.0
+"""How often lakes are looked at that cannot tell of new snapshots."""
 RECONNECT_SECONDS = 0.5
 HISTORY_KEPT = 1000
 RUNNABLE = ("ACTIVE", "INITIALIZING")
@@ -80,6 +84,8 @@ class Engine:
         self._clocks: dict[int, Clocked] = {}
         self._connections: list[psycopg.Connection[Any]] = []
         self._housekept = 0.0
+        self._lakes = Standins()
+        self._lakes_looked = 0.0
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -186,6 +192,8 @@ class Engine:
         self._gate = WakeGate(self._control)
         # A former engine may have left the gate open.
         self._gate.open()
+        self._lakes = Standins()
+        self._follow_lakes()
 
     def _open(self, name: str) -> psycopg.Connection[Any]:
         conn = psycopg.connect(self.dsn, autocommit=True, application_name=name)
@@ -199,6 +207,7 @@ class Engine:
         self._connections.clear()
         if self._operations is not None:
             self._operations.refresher.publisher.close()
+        self._lakes.catalogs.close()
         self._operations = None
 
     def _start_spark(self) -> None:
@@ -217,8 +226,9 @@ class Engine:
         if self._operations is None:
             assert self._sessions is not None, "call start() first"
             refresher = Refresher(
-                self._refresh, self.dsn, self._sessions, self._registry, self._role, self._role_oid, self._on_event
-            )
+                self._refresh, self.dsn, self._sessions, self._registry, self._role, self._role_oid, self._on_event,
+                self._lakes,
+            )  # fmt: skip
             self._operations = Operations(self._refresh, self._registry, refresher, self._forget_clock)
         return self._operations
 
@@ -229,11 +239,16 @@ class Engine:
         wait = self._refresh_due()
         look = self._gate.wait()
         if not self._stopping.is_set():
-            self._sleep(min(wait, IDLE_SECONDS if look is None else look))
+            idle = LAKE_POLL_SECONDS if self._registry.lake_readers(self._lakes.polled) else IDLE_SECONDS
+            self._sleep(min(wait, idle if look is None else look))
         self._hear()
 
     def _serve_requests(self) -> None:
-        for request in store.take_requests(self._control):
+        requests = store.take_requests(self._control)
+        if requests:
+            # A query may name a lake table that was made a moment ago.
+            self._follow_lakes()
+        for request in requests:
             answer(self.operations(), request, self._control)
             if self._stopping.is_set():
                 return
@@ -346,6 +361,8 @@ class Engine:
         """Take in notifications: whose source changed, and whether definitions did."""
         sources = {oid for reads in self._registry.sources.values() for oid in reads} & self._registry.tracked
         changed: set[int] = set()
+        silent = self._gate.wait() is not None
+        told = False
         try:
             changed.update(self._gate.look(sources))
         except psycopg.errors.UndefinedTable:
@@ -353,7 +370,10 @@ class Engine:
             self._registry.reload(self._control)
         for note in self._listen.notifies(timeout=0):
             if note.channel == "pgtrickle_wake":
-                changed.add(int(note.payload or 0))
+                if note.payload == "lake":
+                    told = True
+                else:
+                    changed.add(int(note.payload or 0))
                 self._gate.open()
             elif note.channel == "pgtrickle_ddl":
                 release_sources(self._control)
@@ -361,6 +381,20 @@ class Engine:
                 self.operations().follow_views()
         for source in changed:
             self._mark_dirty(source)
+        waited = time.time() - self._lakes_looked
+        if told or waited >= (LAKE_LOOK_SECONDS if silent else LAKE_POLL_SECONDS if self._lakes.polled else IDLE_SECONDS):
+            self._follow_lakes()
+
+    def _follow_lakes(self) -> None:
+        """Look for new snapshots of lakes: whoever reads such a lake may have changes waiting."""
+        self._lakes_looked = time.time()
+        self._lakes.follow(self._control)
+        moved = self._lakes.moved()
+        if moved:
+            self._gate.open()
+        for reader in self._registry.lake_readers(moved):
+            if reader in self._clocks:
+                self._clocks[reader].dirty = True
 
     def _mark_dirty(self, source: int) -> None:
         """Changes may be waiting for whoever reads a captured table."""

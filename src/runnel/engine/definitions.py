@@ -174,7 +174,7 @@ def refuse_existing(conn: psycopg.Connection, name: Name) -> None:
 
 def install_capture(conn: psycopg.Connection, compiled: Compiled, caller: Caller) -> None:
     """Capture the columns the query uses, committed; waits for writers, but not for ever."""
-    tables = [r for r in compiled.relations if r.pgt_id is None]
+    tables = [r for r in compiled.relations if r.pgt_id is None and r.lake is None]
     _refuse_own_locks(conn, [r.oid for r in tables], caller)
     try:
         with conn.transaction():

@@ -19,6 +19,7 @@ from runnel.engine.refreshes import Refresher, RefreshFailed, describe_failure
 from runnel.engine.registry import Registry, role_name
 from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
+from runnel.plan.stage import Relation
 from runnel.publish.options import named as names_sink
 from runnel.publish.publisher import Publication
 from runnel.schedule.dag import ancestors, descendants
@@ -406,7 +407,7 @@ def _dependencies(pgt_id: int, definition: defs.Definition) -> list[Dependency]:
             Dependency(
                 pgt_id=pgt_id,
                 source_relid=relation.oid,
-                source_type="TABLE" if relation.pgt_id is None else "STREAM_TABLE",
+                source_type=_source_type(relation),
                 source_name=str(relation.name),
                 columns_used=tuple(used),
                 column_types=tuple(types[u] for u in used),
@@ -421,6 +422,12 @@ def _dependencies(pgt_id: int, definition: defs.Definition) -> list[Dependency]:
             )
         )  # fmt: skip
     return result
+
+
+def _source_type(relation: Relation) -> str:
+    if relation.lake is not None:
+        return "LAKE_TABLE"
+    return "TABLE" if relation.pgt_id is None else "STREAM_TABLE"
 
 
 def _role_oid(conn: psycopg.Connection, role: str) -> int:

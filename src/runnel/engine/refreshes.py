@@ -17,6 +17,7 @@ from runnel.apply.scratch import Scratch
 from runnel.catalog import store
 from runnel.catalog.rows import Refresh, StreamTable
 from runnel.engine.registry import Registry, position, ready
+from runnel.engine.standins import Standins
 from runnel.errors import RunnelError, SchemaDriftError, TransientError
 from runnel.lake.commit import LakeConflict
 from runnel.model.frontier import Frontier
@@ -28,6 +29,7 @@ from runnel.refresh.rights import lock_result
 from runnel.refresh.transaction import RefreshTransaction
 from runnel.schedule.choose import MIN_CHANGES, full_is_cheaper
 from runnel.schedule.dag import descendants, ordered
+from runnel.sources.staging import Staging
 from runnel.sources.statistics import Statistics
 from runnel.spark.session import Sessions
 
@@ -68,8 +70,10 @@ class Refresher:
     role: str
     role_oid: int
     on_event: Callable[[str], None]
+    lakes: Standins = field(default_factory=Standins)
     statistics: Statistics = field(default_factory=Statistics)
     scratch: Scratch = field(default_factory=Scratch)
+    staging: Staging = field(default_factory=Staging)
     publisher: Publisher = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,6 +135,9 @@ class Refresher:
         after: Callable[[RefreshTransaction, Maintained], None] | None = None,
     ) -> list[Outcome]:
         outcomes: list[Outcome] = []
+        if any(self.registry.lake_sources.get(m) for m in members):
+            # DDL in a lake reaches its stand-ins before the snapshot in which both are read.
+            self.lakes.follow(self.conn)
         self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         current = members[0]
         try:
@@ -145,6 +152,7 @@ class Refresher:
                 transaction = RefreshTransaction(
                     self.conn, self.dsn, self.sessions, self.role,
                     {i: r.version for i, r in rows.items()}, self.statistics, self.scratch,
+                    staging=self.staging, catalogs=self.lakes.catalogs,
                 )  # fmt: skip
                 for table in tables:
                     current = table.id
@@ -162,17 +170,22 @@ class Refresher:
                 outcome.timings["commit"] = round((time.perf_counter() - committing) * 1000, 3)
         except (psycopg.OperationalError, psycopg.InternalError, RefreshFailed):
             # The connection or the server is gone, or broken: nothing is wrong with the table.
-            self.scratch.forget()
+            self._forget_scratch()
             raise
         except Exception as error:
             # Temporary tables made in the lost transaction are lost with it.
-            self.scratch.forget()
+            self._forget_scratch()
             raise RefreshFailed(current, error) from error
         finally:
+            self.lakes.catalogs.finish()
             if not self.conn.closed:
                 self.conn.isolation_level = None
         self._report(outcomes)
         return outcomes
+
+    def _forget_scratch(self) -> None:
+        self.scratch.forget()
+        self.staging.forget()
 
     def _why_full(self, forced: str | None, table: Maintained, row: StreamTable, changes: int) -> str | None:
         """Why to recompute a table for which this many captured rows wait: told to, or cheaper by its history."""
@@ -243,7 +256,8 @@ class Refresher:
         rebuilt = outcome.action != "DIFFERENTIAL" and not outcome.settled
         worked = outcome.changed or rebuilt or bool(outcome.changes_read) or initiated_by != "SCHEDULER"
         worked = worked or outcome.published is not None
-        moved = outcome.frontier.stream_tables != before.stream_tables
+        now = outcome.frontier
+        moved = now.stream_tables != before.stream_tables or now.lakes != before.lakes
         clocked = outcome.table.plan is not None and outcome.table.plan.uses_clock
         if not (worked or moved or clocked):
             return
@@ -260,6 +274,7 @@ class Refresher:
             timings=dict(outcome.timings),
             spark_jobs=outcome.spark_jobs,
             rows_read=dict(outcome.rows_read),
+            lake_io=None if outcome.lake_io is None else dict(outcome.lake_io),
         )
         if worked:
             store.record_success(self.conn, pgt_id, refresh, outcome.refresh_id)

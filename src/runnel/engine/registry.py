@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import psycopg
@@ -11,7 +12,7 @@ from runnel.catalog.rows import StreamTable
 from runnel.errors import RunnelError, SchemaDriftError
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
-from runnel.refresh.maintained import Maintained, Position
+from runnel.refresh.maintained import LakeSource, Maintained, Position, lake_sources
 from runnel.schedule.dag import Graph, units
 from runnel.sql.compile import compile_query
 from runnel.sql.describe import relation_columns
@@ -26,6 +27,8 @@ class Registry:
     sources: dict[int, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     sinks: dict[int, sinks.Sink] = field(default_factory=dict)
     """Where stream tables are published."""
+    lake_sources: dict[int, dict[int, str]] = field(default_factory=dict)
+    """Per stream table the stand-ins that it reads, with the lake that each belongs to."""
     tracked: frozenset[int] = frozenset()
     """Tables that are captured now; a dropped source is not, though its readers still name it."""
     _compiled: dict[tuple[int, int, str], Maintained] = field(default_factory=dict)
@@ -37,6 +40,8 @@ class Registry:
         self.graph = {i: frozenset() for i in self.rows}
         self.sources = {i: {} for i in self.rows}
         self.sinks = sinks.load_sinks(conn)
+        self.lake_sources = {i: {} for i in self.rows}
+        lakes = store.lakes_of_standins(conn)
         self._readers = set()
         self.tracked = frozenset(store.change_tracking(conn))
         for d in store.load_dependencies(conn):
@@ -45,10 +50,12 @@ class Registry:
                 self._readers.add(d.source_pgt_id)
             elif d.source_type == "TABLE":
                 self.sources[d.pgt_id][d.source_relid] = tuple(d.columns_used)
+            elif d.source_type == "LAKE_TABLE":
+                self.lake_sources[d.pgt_id][d.source_relid] = lakes.get(d.source_relid, "")
 
     def units(self) -> list[list[int]]:
         """What must be refreshed together, upstream first."""
-        return units(self.graph, {i: tuple(s) for i, s in self.sources.items()})
+        return units(self.graph, {i: (*s, *self.lake_sources[i]) for i, s in self.sources.items()})
 
     def find(self, name: Name) -> StreamTable | None:
         """A stream table by name."""
@@ -58,10 +65,14 @@ class Registry:
         """Stream tables that read a captured table."""
         return [i for i, sources in self.sources.items() if source in sources]
 
+    def lake_readers(self, lakes: Collection[str]) -> list[int]:
+        """Stream tables that read a table of one of these lakes."""
+        return [i for i, sources in self.lake_sources.items() if not set(sources.values()).isdisjoint(lakes)]
+
     def maintained(self, conn: psycopg.Connection, pgt_id: int) -> Maintained:
         """A stream table ready to be refreshed."""
         row = self.rows[pgt_id]
-        key = (pgt_id, row.definition_version, row.refresh_mode)
+        key = (pgt_id, row.definition_version, f"{row.refresh_mode} {row.ducklake_expired}")
         logged = pgt_id in self._readers
         known = self._compiled.get(key)
         if known is None or known.logged != logged or known.name != Name(row.pgt_schema, row.pgt_name):
@@ -72,10 +83,14 @@ class Registry:
     def _compile(self, conn: psycopg.Connection, row: StreamTable, logged: bool) -> Maintained:
         owner = role_name(conn, row.owner)
         plan, reason, polled = None, row.mode_reason, False
+        lakes: tuple[LakeSource, ...] = ()
+        staged = None
         try:
             compiled = compile_query(conn, row.defining_query, settings=row.settings, role=owner)
             plan, reason = compiled.plan, compiled.reason or row.mode_reason
             columns, polled = compiled.description.columns, compiled.polled
+            lakes = lake_sources(compiled.relations, compiled.column_uses)
+            staged = compiled.staged
         except RunnelError:
             # The query no longer compiles: its sources drifted. Refreshes will say so; everything else still works.
             if row.status != "ERROR":
@@ -102,6 +117,9 @@ class Registry:
             upstream=self.graph[row.pgt_id],
             polled=polled,
             logged=logged,
+            lakes=lakes,
+            staged=staged,
+            expired=row.ducklake_expired,
         )
 
     def forget_all(self) -> None:

@@ -21,17 +21,20 @@ class Pending:
     """Tables whose change cannot be told in rows: a TRUNCATE, a partition attached or detached."""
     upstream: frozenset[int] = frozenset()
     """Stream tables that have moved."""
-    partitions: Mapping[int, tuple[int, ...]] | None = None
+    lake_rows: int = 0
+    """At most how many changes of lake tables."""
+    lakes: bool = False
+    """Whether some lake table has changes."""
 
     @property
     def total(self) -> int:
-        """Captured rows in all."""
-        return sum(self.rows.values())
+        """Changed rows in all."""
+        return sum(self.rows.values()) + self.lake_rows
 
     @property
     def any(self) -> bool:
         """Whether anything waits."""
-        return bool(self.total or self.markers or self.upstream)
+        return bool(self.total or self.markers or self.upstream or self.lakes)
 
 
 def pending_changes(

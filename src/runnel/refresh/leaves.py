@@ -16,6 +16,7 @@ from runnel.model.names import quote
 from runnel.plan.stage import Constant, Leaf, Relation, Stage, StageRef
 from runnel.refresh.changes import Pending
 from runnel.refresh.compute import LeafReader
+from runnel.refresh.lakes import LakeAccess
 from runnel.refresh.maintained import Maintained
 from runnel.sources.arrow import leaf_schema, read_arrow
 from runnel.sources.restrict import is_indexed
@@ -53,6 +54,7 @@ class LeafAccess:
     versions: Mapping[int, int]
     pending: Pending
     statistics: Statistics
+    lakes: LakeAccess
     moved: set[int] = field(default_factory=set)
     """Stages of this refresh whose rows have changed."""
     fresh: frozenset[int] = frozenset()
@@ -78,14 +80,25 @@ class LeafAccess:
             return None
         if restriction is not None and restriction.is_empty:
             return leaf_schema(leaf, weight=False).empty_table()
-        query = after_query(leaf, self.relation_sql(leaf), self.clock, restriction=restriction)
+        relation = self._readable(leaf, restriction)
+        if relation is None:
+            return None
+        query = after_query(leaf, relation, self.clock, restriction=restriction)
         return read_arrow(self.conn, query, leaf_schema(leaf, weight=False))
+
+    def _readable(self, leaf: Leaf, restriction: Restriction | None) -> str | None:
+        """The relation with the rows of a leaf; rows of a lake are staged first, unless there are too many."""
+        if isinstance(leaf.source, Relation) and leaf.source.lake is not None:
+            return self.lakes.stage_rows(leaf, leaf.source, restriction)
+        return self.relation_sql(leaf)
 
     def keys(self, leaf: Leaf, restriction: Restriction | None, columns: tuple[int, ...]) -> pa.Table:
         """The keys of a leaf with their multiplicities."""
         if restriction is not None and restriction.is_empty:
             return leaf_schema(leaf, columns, weight=True).empty_table()
-        query = after_query(leaf, self.relation_sql(leaf), self.clock, restriction=restriction, keys=columns)
+        relation = self._readable(leaf, restriction)
+        assert relation is not None
+        query = after_query(leaf, relation, self.clock, restriction=restriction, keys=columns)
         return read_arrow(self.conn, query, leaf_schema(leaf, columns, weight=True))
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
@@ -105,7 +118,11 @@ class LeafAccess:
 
     def delta_query(self, leaf: Leaf, frontier: Frontier) -> Query:
         """The SELECT of what changed in a leaf since the frontier."""
-        return delta_query(leaf, self._buffer(leaf, frontier), self.relation_sql(leaf), self.clock)
+        buffer = self._buffer(leaf, frontier)
+        relation = self.relation_sql(leaf)
+        if leaf.clock_filters:
+            relation = self._readable(leaf, None) or relation
+        return delta_query(leaf, buffer, relation, self.clock)
 
     def may_have_changed(self, leaf: Leaf) -> bool:
         """False when it is known, without asking, that nothing is new."""
@@ -116,6 +133,8 @@ class LeafAccess:
             return True
         if isinstance(source, StageRef):
             return source.index in self.moved
+        if source.lake is not None:
+            return self.lakes.has_changes(source)
         if source.pgt_id is not None:
             return source.pgt_id in self.pending.upstream
         return self.pending.rows.get(source.oid, 0) > 0
@@ -126,6 +145,9 @@ class LeafAccess:
         if isinstance(source, StageRef):
             below: Stage = self.table.stages[source.index]
             return stage_buffer(self.table.tables(below).delta, [c.name for c in source.columns])
+        textual = frozenset(c.name for c in source.columns if c.type.oid in TEXTUAL)
+        if source.lake is not None:
+            return self.lakes.buffer(leaf, source, textual)
         if source.pgt_id is not None:
             consumed = frontier.stream_tables.get(source.pgt_id, 0)
             names = [c.name for c in source.columns]
@@ -133,7 +155,6 @@ class LeafAccess:
         numbers = self.attributes[source.oid]
         assert frontier.snapshot is not None
         used = {name: numbers[name] for name in leaf.uses}
-        textual = frozenset(c.name for c in source.columns if c.type.oid in TEXTUAL)
         return table_buffer(source.oid, used, frontier.snapshot, netted=leaf.may_raise, textual=textual)
 
     # -- reads in tasks ------------------------------------------------------------------------------------
@@ -165,7 +186,8 @@ class LeafAccess:
         return self._snapshot
 
     def _scannable(self, leaf: Leaf) -> bool:
-        return isinstance(leaf.source, Relation) and leaf.source.pgt_id not in self.fresh
+        source = leaf.source
+        return isinstance(source, Relation) and source.pgt_id not in self.fresh and source.lake is None
 
     def _estimate(self, leaf: Leaf) -> float:
         assert isinstance(leaf.source, Relation)

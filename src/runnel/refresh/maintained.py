@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -12,11 +12,31 @@ from runnel.apply.tables import StageTables, stage_tables
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.model.types import Column
-from runnel.plan.stage import Branch, Plan, RowsHead, Stage
+from runnel.plan.stage import Branch, LakeRef, Plan, Relation, RowsHead, Stage
 from runnel.publish.model import Published
 
 Mode = Literal["AUTO", "FULL", "DIFFERENTIAL"]
 Action = Literal["DIFFERENTIAL", "FULL", "INITIAL", "REINITIALIZE"]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSource:
+    """A lake table that a stream table reads, with the columns used."""
+
+    relation: Relation
+    """Its stand-in."""
+    ref: LakeRef
+    columns: tuple[str, ...]
+
+    @property
+    def oid(self) -> int:
+        """Of its stand-in."""
+        return self.relation.oid
+
+
+def lake_sources(relations: Iterable[Relation], uses: Mapping[int, tuple[str, ...]]) -> tuple[LakeSource, ...]:
+    """The lake tables among the sources of a query."""
+    return tuple(LakeSource(r, r.lake, uses.get(r.oid, ())) for r in relations if r.lake is not None)
 
 
 @dataclass(frozen=True)
@@ -42,6 +62,11 @@ class Maintained:
     """Without a plan, and its result may change although no captured table does."""
     logged: bool = False
     """Whether another stream table reads this one's change log."""
+    lakes: tuple[LakeSource, ...] = ()
+    staged: str | None = None
+    """The query over temporary tables that hold the rows of its lake tables; None when it reads none."""
+    expired: str = "fallback"
+    """What to do when a lake has forgotten the snapshot that the frontier names: 'fallback' recomputes, or 'error'."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -113,6 +138,7 @@ class Outcome:
     rows_deleted: int = 0
     spark_jobs: int = 0
     rows_read: Mapping[str, int | None] = field(default_factory=dict)
+    lake_io: Mapping[str, int] | None = None
     timings: dict[str, float] = field(default_factory=dict)
     refresh_id: int | None = None
     """Its number in the history, if somebody needed it before the history was written."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import psycopg
 import pyarrow as pa
@@ -29,10 +30,14 @@ from runnel.model.names import quote
 from runnel.plan.stage import GroupHead, LeafNode, PartitionHead, RecursiveHead, Stage
 from runnel.refresh.changes import Pending, pending_changes
 from runnel.refresh.compute import Counters, compute_stage
+from runnel.refresh.lakes import LakeAccess
 from runnel.refresh.leaves import LeafAccess
 from runnel.refresh.maintained import Action, Maintained, Outcome, Position
 from runnel.refresh.rights import check_attached, check_readable
 from runnel.refresh.steps import Steps
+from runnel.sources.catalogs import LakeCatalogs
+from runnel.sources.lake import LakeReads
+from runnel.sources.staging import Staging
 from runnel.sources.statements import Clock
 from runnel.sources.statistics import Statistics
 from runnel.spark.session import Sessions
@@ -60,11 +65,14 @@ class RefreshTransaction:
     statistics: Statistics = field(default_factory=Statistics)
     scratch: Scratch = field(default_factory=Scratch)
     fresh: set[int] = field(default_factory=set)
+    staging: Staging = field(default_factory=Staging)
+    catalogs: LakeCatalogs = field(default_factory=LakeCatalogs)
 
     def __post_init__(self) -> None:
         row = self.conn.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone()
         assert row is not None
         self.at = Snapshot(row[0], row[1])
+        self.lakes = LakeReads(self.conn, self.catalogs)
 
     def refresh(self, table: Maintained, position: Position, *, full: Callable[[int], str | None]) -> Outcome:
         """Bring one stream table to the transaction's snapshot.
@@ -73,8 +81,11 @@ class RefreshTransaction:
         """
         steps = Steps()
         with steps("changes"):
+            lakes = self._lake_access(table)
+            lakes.look(position.frontier)
             pending = pending_changes(self.conn, table, position.frontier, self.versions)
-        forced = full(pending.total)
+            pending = replace(pending, lakes=bool(lakes.changes), lake_rows=lakes.waiting)
+        forced = full(pending.total) or lakes.expired
         if position.populated and not position.reinit and position.frontier.plan != table.fingerprint:
             position = replace(position, reinit="its plan changed, so its state must be rebuilt")
         moving = table.polled or (table.plan is not None and table.plan.uses_clock)
@@ -84,20 +95,26 @@ class RefreshTransaction:
         if not settled:
             action, reason = self._choose(table, position, pending, forced)
         outcome = Outcome(
-            table, action, False, self._frontier(table), position.version, self.at.now, settled, reason, pending.total
-        )
+            table, action, False, self._frontier(table, lakes), position.version, self.at.now, settled, reason,
+            sum(pending.rows.values()),
+        )  # fmt: skip
         outcome.timings = steps.times
         if settled:
             return outcome
         counters = Counters()
         if table.owner != self.engine_role:
             check_attached(self.conn, table.name, table.relid, table.sources)
-            check_readable(self.conn, table.owner, table.sources)
+            check_readable(self.conn, table.owner, {**table.sources, **{s.oid: s.columns for s in table.lakes}})
         self.scratch.prepare(self.conn, table.id, [(s, table.tables(s)) for s in table.stages], table.owner)
+        with steps("lake"):
+            if action == "DIFFERENTIAL":
+                lakes.stage_changes()
+            elif table.plan is None:
+                lakes.stage_whole()
         with self._as_owner(table) as role:
             access = LeafAccess(
                 self.conn, self.dsn, self.sessions, table, role, Clock(position.frontier.clock, self.at.now),
-                self._attributes(table), self.versions, pending, self.statistics, fresh=frozenset(self.fresh),
+                self._attributes(table), self.versions, pending, self.statistics, lakes, fresh=frozenset(self.fresh),
             )  # fmt: skip
             if action == "DIFFERENTIAL":
                 changed = self._differential(table, position, access, counters, steps)
@@ -113,6 +130,8 @@ class RefreshTransaction:
                 changed = bool(inserted or deleted)
         outcome.changed = changed
         outcome.spark_jobs, outcome.rows_read = counters.jobs, counters.rows_read
+        outcome.changes_read += lakes.changes_read
+        outcome.lake_io = lakes.io()
         if changed or not position.populated:
             outcome.version = position.version + 1
             self.versions[table.id] = outcome.version
@@ -143,12 +162,16 @@ class RefreshTransaction:
             return "FULL", "a source was truncated or its partitions changed"
         return "DIFFERENTIAL", None
 
-    def _frontier(self, table: Maintained) -> Frontier:
+    def _lake_access(self, table: Maintained) -> LakeAccess:
+        return LakeAccess(self.conn, self.lakes, self.staging, table, partial(self._as_engine, table))
+
+    def _frontier(self, table: Maintained, lakes: LakeAccess) -> Frontier:
         return Frontier(
             snapshot=self.at.snapshot,
             clock=self.at.now,
             stream_tables={up: self.versions.get(up, 0) for up in table.upstream},
             plan=table.fingerprint,
+            lakes=lakes.frontier,
         )
 
     # -- the three ways ------------------------------------------------------------------------------------
@@ -275,7 +298,7 @@ class RefreshTransaction:
         self.scratch.use(table.id, [stage.index])
         names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
         with steps("query"):
-            delta = difference_sql(stage, tables, f"SELECT * FROM ({table.query}) AS q({names})")
+            delta = difference_sql(stage, tables, f"SELECT * FROM ({table.staged or table.query}) AS q({names})")
             self.conn.execute(f"INSERT INTO {tables.delta} {delta}".encode())
         return True
 
@@ -295,11 +318,12 @@ class RefreshTransaction:
             f"({n} + '0')::text" if t.family == "float" else f"({n})::text" if t.oid in TEXTUAL else n
             for n, t in ((f"o{i}", c.type) for i, c in enumerate(stage.columns))
         )
+        self._lake_access(table).stage_whole()
         with self._as_owner(table):
             self.conn.execute("SET LOCAL extra_float_digits = -3")
             rows = self.conn.execute(
                 f"""SELECT ROW({compared})::text, sum(w)::int8 FROM (
-                      SELECT {names}, 1 AS w FROM ({table.query}) AS q({names})
+                      SELECT {names}, 1 AS w FROM ({table.staged or table.query}) AS q({names})
                       UNION ALL
                       SELECT {names}, -1 FROM (SELECT {current} FROM {table.name.sql()}) AS s({names})) AS d
                     GROUP BY {compared} HAVING sum(w) <> 0 ORDER BY 1 LIMIT {int(limit)}""".encode()

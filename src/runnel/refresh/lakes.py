@@ -1,0 +1,160 @@
+"""The lake tables of one stream table during one refresh: what waits, and rows staged for PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import psycopg
+
+from runnel.errors import SchemaDriftError
+from runnel.lake.changes import ChangeSet, Expired
+from runnel.lake.scan import Tally
+from runnel.model.frontier import Frontier
+from runnel.model.names import Name, quote
+from runnel.model.types import Column
+from runnel.plan.stage import Leaf, Relation
+from runnel.refresh.maintained import LakeSource, Maintained
+from runnel.sources.lake import LakeReads, scanned, scanned_rows
+from runnel.sources.staging import Staging
+from runnel.sources.statements import WEIGHT, Buffer, Restriction
+from runnel.spark.session import SMALL_ROWS
+from runnel.sql.lake_names import staged_table
+
+AsEngine = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass
+class LakeAccess:
+    """One stream table's view of its lake tables."""
+
+    conn: psycopg.Connection
+    reads: LakeReads
+    staging: Staging
+    table: Maintained
+    as_engine: AsEngine
+    """Staging tables belong to the engine, also in the middle of work done as the owner."""
+    tally: Tally = field(default_factory=Tally)
+    changes: dict[int, ChangeSet] = field(default_factory=dict)
+    """What waits, by stand-in; a table that is missing has no changes."""
+    expired: str | None = None
+    """Why changes cannot be read and the table must be recomputed, if so."""
+    _staged: dict[int, int] = field(default_factory=dict)
+
+    def look(self, frontier: Frontier) -> None:
+        """Find out what changed since the frontier, from the catalogs alone."""
+        for source in self.table.lakes:
+            after = frontier.lakes.get(source.ref.key)
+            self.reads.columns(source.ref, source.columns)
+            if after is None:
+                continue
+            try:
+                waiting = self.reads.changes(source.ref, source.columns, after)
+            except Expired as error:
+                self._expire(source, after, error)
+                continue
+            if waiting.any:
+                self.changes[source.oid] = waiting
+
+    def _expire(self, source: LakeSource, after: int, error: Expired) -> None:
+        ref = source.ref
+        text = f"snapshot {after} of lake {ref.lake} has expired, so the changes of {ref.schema}.{ref.table} are not known"
+        if self.table.expired == "error":
+            raise SchemaDriftError(
+                f"stream table {self.table.name}: {text}",
+                hint=f"Rebuild it: SELECT pgtrickle.alter_stream_table('{self.table.name}', "
+                "ducklake_expired => 'fallback').",
+            ) from error
+        self.expired = f"warning: {text}; recomputed"
+
+    @property
+    def frontier(self) -> dict[str, int]:
+        """The versions that this refresh reads."""
+        return {s.ref.key: self.reads.head(s.ref) for s in self.table.lakes}
+
+    @property
+    def waiting(self) -> int:
+        """At most how many changes wait."""
+        return sum(c.rows for c in self.changes.values())
+
+    @property
+    def changes_read(self) -> int:
+        """How many changes were read."""
+        return sum(self._staged.values())
+
+    def io(self) -> dict[str, int] | None:
+        """What was read, for people."""
+        if not self.table.lakes:
+            return None
+        t = self.tally
+        return {"files": t.files, "bytes": t.bytes, "skipped": t.skipped, "inlined_rows": t.inlined}
+
+    # -- rows for PostgreSQL ---------------------------------------------------------------------------------
+
+    def stage_changes(self) -> None:
+        """Copy all changes that wait to where PostgreSQL can read them."""
+        for source in self.table.lakes:
+            waiting = self.changes.get(source.oid)
+            if waiting is not None:
+                columns = _columns(source.relation, source.columns)
+                self._staged[source.oid] = self.staging.fill(
+                    self.conn, self._delta(source.oid), columns, waiting.batches(self.tally), self.table.owner,
+                    weighted=True,
+                )  # fmt: skip
+
+    def has_changes(self, relation: Relation) -> bool:
+        return self._staged.get(relation.oid, 0) > 0
+
+    def buffer(self, leaf: Leaf, relation: Relation, textual: frozenset[str]) -> Buffer:
+        """The staged changes of a leaf's source, netted if an expression could fail on rows that came and went."""
+        names = {name: quote(name).replace("%", "%%") for name in sorted(leaf.uses)}
+        table = self._delta(relation.oid).sql()
+        if not (leaf.may_raise and names):
+            return Buffer(f"SELECT {', '.join([WEIGHT, *names.values()])} FROM {table}", {})
+        items = [f"(array_agg({c}))[1] AS {c}" if n in textual else c for n, c in names.items()]
+        groups = [f"{c}::text" if n in textual else c for n, c in names.items()]
+        text = f"SELECT sum({WEIGHT}) AS {WEIGHT}, {', '.join(items)} FROM {table} GROUP BY {', '.join(groups)}"
+        return Buffer(f"{text} HAVING sum({WEIGHT}) <> 0", {})
+
+    def stage_whole(self) -> None:
+        """Copy all lake tables, so that PostgreSQL can evaluate the query itself."""
+        for source in self.table.lakes:
+            columns = source.relation.columns
+            scan = self.reads.scan(source.ref, [c.name for c in columns])
+            rows = scanned(scan, self.tally)
+            self.staging.fill(self.conn, staged_table(source.oid), columns, rows, self.table.owner)
+
+    def stage_rows(self, leaf: Leaf, relation: Relation, restriction: Restriction | None) -> str | None:
+        """Copy the rows that a leaf's read needs; the table that holds them, or None when there are too many."""
+        assert relation.lake is not None
+        names = leaf.uses or (relation.columns[0].name,)
+        keys = None if restriction is None else _keys(leaf, names, restriction)
+        scan = self.reads.scan(relation.lake, names, keys)
+        if restriction is None and scanned_rows(scan) > SMALL_ROWS:
+            return None
+        target = Name("pg_temp", f"pgt_lake_rows_{relation.oid}")
+        with self.as_engine():
+            self.staging.fill(
+                self.conn, target, _columns(relation, names), scanned(scan, self.tally), self.table.owner
+            )
+        return target.sql()
+
+    def _delta(self, oid: int) -> Name:
+        return Name("pg_temp", f"pgt_lake_delta_{oid}")
+
+
+def _columns(relation: Relation, names: Sequence[str]) -> list[Column]:
+    by_name = {c.name: c for c in relation.columns}
+    return [by_name[name] for name in names]
+
+
+def _keys(leaf: Leaf, names: Sequence[str], restriction: Restriction) -> dict[str, list[object]]:
+    """The keys that fall on plain columns: only those have statistics."""
+    found: dict[str, list[object]] = {}
+    plain = {f"l{leaf.id}.{quote(name)}": name for name in names}
+    for part in (restriction, *restriction.also):
+        name = plain.get(part.sql)
+        if name is not None and name not in found:
+            found[name] = [*part.values, *([None] if part.include_null else [])]
+    return found

@@ -1,0 +1,72 @@
+"""Temporary tables for rows of lakes: copied there, PostgreSQL evaluates filters and expressions over them.
+
+The columns have the types of the stand-in, so every expression means what it means in the query. Tables are made once
+per session and emptied before they are filled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from runnel.model.names import Name, quote
+from runnel.model.types import Column
+from runnel.sources.lake_text import as_text
+from runnel.sources.statements import WEIGHT
+from runnel.transport import render_csv
+
+_CHUNK = 65_536
+
+
+@dataclass
+class Staging:
+    """The staging tables of one session."""
+
+    _made: dict[Name, tuple[str, ...]] = field(default_factory=dict)
+    """Per table its columns and who may read it."""
+
+    def fill(
+        self,
+        conn: psycopg.Connection[Any],
+        name: Name,
+        columns: Sequence[Column],
+        batches: Iterable[pa.RecordBatch],
+        owner: str,
+        *,
+        weighted: bool = False,
+    ) -> int:
+        """Replace the rows of a staging table; how many. Batches hold the columns in order, then the weight."""
+        items = [f"{quote(c.name)} {c.type.sql}" for c in columns]
+        if weighted:
+            items.append(f"{WEIGHT} int8")
+        self._prepare(conn, name, (*items, owner))
+        listed = ", ".join([*(quote(c.name) for c in columns), *([WEIGHT] if weighted else [])])
+        count = 0
+        if not listed:
+            raise ValueError("a staging table needs a column")
+        statement = f"COPY {name.sql()} ({listed}) FROM STDIN (FORMAT csv)".encode()
+        with conn.cursor() as cursor, cursor.copy(statement) as copy:
+            for batch in batches:
+                for start in range(0, batch.num_rows, _CHUNK):
+                    part = batch.slice(start, _CHUNK)
+                    count += part.num_rows
+                    copy.write(render_csv(as_text(part)))
+        return count
+
+    def forget(self) -> None:
+        """The session is gone, or was rolled back to before its tables were made."""
+        self._made.clear()
+
+    def _prepare(self, conn: psycopg.Connection[Any], name: Name, shape: tuple[str, ...]) -> None:
+        if self._made.get(name) == shape:
+            conn.execute(f"TRUNCATE {name.sql()}".encode())
+            return
+        *items, owner = shape
+        conn.execute(f"DROP TABLE IF EXISTS {name.sql()}".encode())
+        conn.execute(f"CREATE TEMP TABLE {quote(name.name)} ({', '.join(items)})".encode())
+        conn.execute(f"GRANT SELECT ON {name.sql()} TO {quote(owner)}".encode())
+        self._made[name] = shape
