@@ -382,7 +382,9 @@ class Engine:
         for source in changed:
             self._mark_dirty(source)
         waited = time.time() - self._lakes_looked
-        if told or waited >= (LAKE_LOOK_SECONDS if silent else LAKE_POLL_SECONDS if self._lakes.polled else IDLE_SECONDS):
+        if told or waited >= (
+            LAKE_LOOK_SECONDS if silent else LAKE_POLL_SECONDS if self._lakes.polled else IDLE_SECONDS
+        ):
             self._follow_lakes()
 
     def _follow_lakes(self) -> None:

@@ -262,29 +262,25 @@ def _alter(conn: Connection, known: Known, name: Name, columns: Sequence[Wanted]
     row = conn.execute("SELECT %s::regclass::text", (known.relid,)).fetchone()
     assert row is not None
     here = str(row[0])
-    for column_id, column in known.columns.items():
+    for column_id, old in known.columns.items():
         if column_id not in {c.id for c in columns}:
-            conn.execute(f"ALTER FOREIGN TABLE {here} DROP COLUMN {quote(column['name'])}".encode())
+            conn.execute(f"ALTER FOREIGN TABLE {here} DROP COLUMN {quote(old['name'])}".encode())
     kept = {c.id: c for c in columns if c.id in known.columns}
     moved = [c for c in kept.values() if known.columns[c.id]["name"] != c.name]
     taken = {known.columns[c.id]["name"] for c in kept.values()}
     aside = {c.id for c in moved if c.name in taken}
     for column in moved:
-        old = known.columns[column.id]["name"]
         if aside:
-            conn.execute(
-                f"ALTER FOREIGN TABLE {here} RENAME COLUMN {quote(old)} TO {quote(f'pgt_{column.id}')}".encode()
-            )
+            former = quote(known.columns[column.id]["name"])
+            conn.execute(f"ALTER FOREIGN TABLE {here} RENAME COLUMN {former} TO {quote(f'pgt_{column.id}')}".encode())
     for column in moved:
-        old = f"pgt_{column.id}" if aside else known.columns[column.id]["name"]
-        conn.execute(f"ALTER FOREIGN TABLE {here} RENAME COLUMN {quote(old)} TO {quote(column.name)}".encode())
+        former = quote(f"pgt_{column.id}" if aside else known.columns[column.id]["name"])
+        conn.execute(f"ALTER FOREIGN TABLE {here} RENAME COLUMN {former} TO {quote(column.name)}".encode())
     for column in columns:
         if column.id not in kept:
             conn.execute(f"ALTER FOREIGN TABLE {here} ADD COLUMN {quote(column.name)} {column.pg_type}".encode())
         elif known.columns[column.id]["type"] != column.type:
-            conn.execute(
-                f"ALTER FOREIGN TABLE {here} ALTER COLUMN {quote(column.name)} TYPE {column.pg_type}".encode()
-            )
+            conn.execute(f"ALTER FOREIGN TABLE {here} ALTER COLUMN {quote(column.name)} TYPE {column.pg_type}".encode())
             if column.pg_type == "jsonb":
                 conn.execute(REBUILD, (known.relid, [column.name]))
     if known.name is not None and known.name.name != name.name:

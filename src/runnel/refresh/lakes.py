@@ -10,13 +10,12 @@ import psycopg
 
 from runnel.errors import SchemaDriftError
 from runnel.lake.changes import ChangeSet, Expired
-from runnel.lake.scan import Tally
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
 from runnel.refresh.maintained import LakeSource, Maintained
-from runnel.sources.lake import LakeReads, scanned, scanned_rows
+from runnel.sources.lake import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
 from runnel.sources.staging import Staging
 from runnel.sources.statements import WEIGHT, Buffer, Restriction
 from runnel.spark.session import SMALL_ROWS
@@ -35,7 +34,7 @@ class LakeAccess:
     table: Maintained
     as_engine: AsEngine
     """Staging tables belong to the engine, also in the middle of work done as the owner."""
-    tally: Tally = field(default_factory=Tally)
+    io: LakeIo = field(default_factory=LakeIo)
     changes: dict[int, ChangeSet] = field(default_factory=dict)
     """What waits, by stand-in; a table that is missing has no changes."""
     expired: str | None = None
@@ -54,12 +53,14 @@ class LakeAccess:
             except Expired as error:
                 self._expire(source, after, error)
                 continue
-            if waiting.any:
+            if not waiting.is_empty:
                 self.changes[source.oid] = waiting
 
     def _expire(self, source: LakeSource, after: int, error: Expired) -> None:
         ref = source.ref
-        text = f"snapshot {after} of lake {ref.lake} has expired, so the changes of {ref.schema}.{ref.table} are not known"
+        text = (
+            f"snapshot {after} of lake {ref.lake} has expired, so the changes of {ref.schema}.{ref.table} are not known"
+        )
         if self.table.expired == "error":
             raise SchemaDriftError(
                 f"stream table {self.table.name}: {text}",
@@ -76,19 +77,12 @@ class LakeAccess:
     @property
     def waiting(self) -> int:
         """At most how many changes wait."""
-        return sum(c.rows for c in self.changes.values())
+        return sum(changed_rows(c) for c in self.changes.values())
 
     @property
     def changes_read(self) -> int:
         """How many changes were read."""
         return sum(self._staged.values())
-
-    def io(self) -> dict[str, int] | None:
-        """What was read, for people."""
-        if not self.table.lakes:
-            return None
-        t = self.tally
-        return {"files": t.files, "bytes": t.bytes, "skipped": t.skipped, "inlined_rows": t.inlined}
 
     # -- rows for PostgreSQL ---------------------------------------------------------------------------------
 
@@ -99,7 +93,7 @@ class LakeAccess:
             if waiting is not None:
                 columns = _columns(source.relation, source.columns)
                 self._staged[source.oid] = self.staging.fill(
-                    self.conn, self._delta(source.oid), columns, waiting.batches(self.tally), self.table.owner,
+                    self.conn, self._delta(source.oid), columns, changed(waiting, self.io), self.table.owner,
                     weighted=True,
                 )  # fmt: skip
 
@@ -122,7 +116,7 @@ class LakeAccess:
         for source in self.table.lakes:
             columns = source.relation.columns
             scan = self.reads.scan(source.ref, [c.name for c in columns])
-            rows = scanned(scan, self.tally)
+            rows = scanned(scan, self.io)
             self.staging.fill(self.conn, staged_table(source.oid), columns, rows, self.table.owner)
 
     def stage_rows(self, leaf: Leaf, relation: Relation, restriction: Restriction | None) -> str | None:
@@ -135,9 +129,7 @@ class LakeAccess:
             return None
         target = Name("pg_temp", f"pgt_lake_rows_{relation.oid}")
         with self.as_engine():
-            self.staging.fill(
-                self.conn, target, _columns(relation, names), scanned(scan, self.tally), self.table.owner
-            )
+            self.staging.fill(self.conn, target, _columns(relation, names), scanned(scan, self.io), self.table.owner)
         return target.sql()
 
     def _delta(self, oid: int) -> Name:

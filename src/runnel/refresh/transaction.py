@@ -131,7 +131,7 @@ class RefreshTransaction:
         outcome.changed = changed
         outcome.spark_jobs, outcome.rows_read = counters.jobs, counters.rows_read
         outcome.changes_read += lakes.changes_read
-        outcome.lake_io = lakes.io()
+        outcome.lake_io = lakes.io.as_json() if table.lakes else None
         if changed or not position.populated:
             outcome.version = position.version + 1
             self.versions[table.id] = outcome.version

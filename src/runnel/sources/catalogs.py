@@ -25,7 +25,7 @@ class LakeCatalogs:
     _open: dict[str, tuple[str, Connection]] = field(default_factory=dict)
 
     def reading(self, lake: Lake, own: Connection) -> Connection:
-        """A connection that reads a lake's catalog in one snapshot until `finish`: `own`, if it is the same database."""
+        """A connection that reads a lake's catalog in one snapshot until `finish`; `own`, if that is where it is."""
         if lake.dsn is None:
             return own
         conn = self._connected(lake, lake.dsn)

@@ -111,13 +111,54 @@ class LakeReads:
         return self.catalogs.reading(lake, self.conn)
 
 
+@dataclass(slots=True)
+class LakeIo:
+    """What was read of lakes, for people."""
+
+    tally: Tally = field(default_factory=Tally)
+    pruned: int = 0
+    inlined: int = 0
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "files": self.tally.files,
+            "bytes": self.tally.bytes,
+            "skipped": self.pruned,
+            "inlined_rows": self.inlined,
+        }
+
+
 def scanned_rows(scan: Scan) -> int:
     """At most how many rows a scan yields."""
-    return sum(spec.file.record_count for spec in scan.files) + scan.inlined.num_rows
+    return sum(spec.file.record_count for spec in scan.files) + int(scan.inlined.num_rows)
 
 
-def scanned(scan: Scan, tally: Tally) -> Iterator[pa.RecordBatch]:
+def scanned(scan: Scan, io: LakeIo) -> Iterator[pa.RecordBatch]:
     """The rows of a scan, on the driver."""
+    io.pruned += scan.pruned
+    io.inlined += scan.inlined.num_rows
     yield from scan.inlined.to_batches()
     for spec in scan.files:
-        yield from scan_file(spec, tally)
+        yield from scan_file(spec, io.tally)
+
+
+def changed_rows(changes: ChangeSet) -> int:
+    """At most how many changes there are."""
+    total = int(changes.inlined.num_rows)
+    for spec in changes.files:
+        file = spec.file
+        if max(file.begin, file.partial_max or 0) > changes.after or file.end is not None:
+            total += file.record_count
+        total += sum(d.count for d in spec.deletes) + len(spec.inlined_deletes)
+    return total
+
+
+def changed(changes: ChangeSet, io: LakeIo) -> Iterator[pa.RecordBatch]:
+    """Changed rows with their weight behind their columns, on the driver."""
+    io.inlined += changes.inlined.num_rows
+    wanted = [*range(len(changes.columns)), len(changes.columns) + 2]
+    for batch in changes.inlined.to_batches():
+        yield batch.select(wanted)
+    for spec in changes.files:
+        for batch in scan_file(spec, io.tally):
+            yield batch.select(wanted)

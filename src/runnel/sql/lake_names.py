@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import TokenError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from runnel.model.names import Name, quote
 from runnel.plan.stage import LakeRef
