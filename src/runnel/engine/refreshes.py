@@ -154,6 +154,7 @@ class Refresher:
                     {i: r.version for i, r in rows.items()}, self.statistics, self.scratch,
                     staging=self.staging, catalogs=self.lakes.catalogs,
                 )  # fmt: skip
+                transaction.fix_lakes(tables)
                 for table in tables:
                     current = table.id
                     at = position(rows[table.id])

@@ -7,7 +7,7 @@ before that leaves nothing behind. Tasks that read large tables import the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -73,6 +73,15 @@ class RefreshTransaction:
         assert row is not None
         self.at = Snapshot(row[0], row[1])
         self.lakes = LakeReads(self.conn, self.catalogs)
+
+    def fix_lakes(self, tables: Iterable[Maintained]) -> None:
+        """Settle at which snapshots lakes are read, before this transaction publishes snapshots of its own.
+
+        One of those may have a higher number than snapshots of others that this transaction does not see.
+        """
+        for table in tables:
+            for source in table.lakes:
+                self.lakes.head(source.ref)
 
     def refresh(self, table: Maintained, position: Position, *, full: Callable[[int], str | None]) -> Outcome:
         """Bring one stream table to the transaction's snapshot.
