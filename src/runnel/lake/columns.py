@@ -11,18 +11,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runnel.lake.encrypted import connection
 from runnel.lake.model import LakeColumn, MappedName
 from runnel.lake.types import FLOATS, HUGE, NESTED, TEXTS, TIMESTAMPS, arrow_type, duck_type
-
-if TYPE_CHECKING:
-    import duckdb
 
 _FIELD_ID = b"PARQUET:field_id"
 _ESCAPED_BYTE = re.compile(rb"\\x([0-9A-Fa-f]{2})")
@@ -168,20 +165,11 @@ def from_text(texts: Sequence[str | None], column: LakeColumn) -> pa.Array:
 
 def _by_duckdb(texts: Sequence[str | None], column: LakeColumn) -> pa.Array:
     given = pa.table({"text": pa.array(texts, pa.string())})
-    with _duckdb().cursor() as conn:
+    with connection().cursor() as conn:
+        conn.execute("SET TimeZone = 'UTC'")
         conn.register("given", given)
         parsed = conn.execute(f"SELECT CAST(text AS {duck_type(column)}) AS value FROM given").to_arrow_table()
     return conform(parsed.column(0), found_as(column), column)
-
-
-@cache
-def _duckdb() -> duckdb.DuckDBPyConnection:
-    """One for the process, as starting one takes longer than most of what it is asked."""
-    import duckdb
-
-    conn = duckdb.connect(config={"threads": 1})
-    conn.execute("SET GLOBAL TimeZone = 'UTC'")
-    return conn
 
 
 def _bytes(text: str) -> bytes:

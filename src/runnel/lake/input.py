@@ -9,15 +9,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import os
 import re
 import tempfile
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from runnel.lake.encrypted import connection
+from runnel.lake.storage import StoreError, open_store
+
+if TYPE_CHECKING:
+    import duckdb
 
 _SMALL_FILE = 1 << 20
 """A file up to this size is fetched whole: one request costs more than the bytes."""
@@ -113,12 +120,12 @@ def open_parquet(file: Stored, options: Mapping[str, str], tally: Tally) -> Iter
     tally.files += 1
     local = local_path(file.path)
     if local is not None:
-        with _closing(lambda: pq.ParquetFile(local, memory_map=True)) as parquet:
+        with _closing(file.path, lambda: pq.ParquetFile(local, memory_map=True)) as parquet:
             tally.bytes += _footer(file)
             yield ParquetInput(parquet, tally, None)
         return
     remote = _Fetched(file, options, tally)
-    with _closing(lambda: pq.ParquetFile(pa.PythonFile(remote, mode="r"))) as parquet:
+    with _closing(file.path, lambda: pq.ParquetFile(pa.PythonFile(remote, mode="r"))) as parquet:
         yield ParquetInput(parquet, tally, remote)
 
 
@@ -145,11 +152,15 @@ def folder_value(path: str, name: str) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def decrypted(file: Stored, options: Mapping[str, str], tally: Tally) -> Iterator[tuple[Any, str]]:
-    """A DuckDB connection and the `read_parquet` arguments that open an encrypted file."""
-    import duckdb
+DECRYPTED = "read_parquet(?, encryption_config={footer_key_value: ?::BLOB}, file_row_number=true"
+"""The beginning of DuckDB's call for an encrypted file; `decrypted` gives the parameters."""
 
+
+@contextlib.contextmanager
+def decrypted(
+    file: Stored, options: Mapping[str, str], tally: Tally
+) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[Any]]]:
+    """DuckDB, and what DECRYPTED needs to read an encrypted file: never in the text, which errors may repeat."""
     assert file.encryption_key is not None
     key = base64.b64decode(file.encryption_key)
     tally.files += 1
@@ -158,14 +169,15 @@ def decrypted(file: Stored, options: Mapping[str, str], tally: Tally) -> Iterato
         local = local_path(file.path)
         if local is None:
             copy = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".parquet"))
-            copy.write(_get(file.path, options))
+            copy.write(open_store(_folder(file.path), options).get(file.path))
             copy.flush()
             local = copy.name
-        conn = stack.enter_context(duckdb.connect(config={"threads": 1}))
+        elif not os.path.exists(local):
+            raise _missing(file.path)
+        conn = stack.enter_context(connection().cursor())
+        conn.execute("SET TimeZone = 'UTC'")
         # DuckDB takes file names as patterns; brackets around a special character make it an ordinary one.
-        literal = "'" + re.sub(r"([*?\[])", r"[\1]", local).replace("'", "''") + "'"
-        blob = "'" + "".join(f"\\x{byte:02X}" for byte in key) + "'::BLOB"
-        yield conn, f"{literal}, encryption_config={{footer_key_value: {blob}}}, file_row_number=true"
+        yield conn, [re.sub(r"([*?\[])", r"[\1]", local), key]
 
 
 class _Fetched(io.RawIOBase):
@@ -173,7 +185,8 @@ class _Fetched(io.RawIOBase):
 
     def __init__(self, file: Stored, options: Mapping[str, str], tally: Tally) -> None:
         super().__init__()
-        self._path, self._options, self._size, self._tally = file.path, options, file.size, tally
+        self._path, self._size, self._tally = file.path, file.size, tally
+        self._store = open_store(_folder(file.path), options)
         self._parts: list[tuple[int, int, bytes]] = []
         self._at = 0
         whole = self._size <= _SMALL_FILE
@@ -182,7 +195,9 @@ class _Fetched(io.RawIOBase):
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have these ranges here, with as few requests as makes sense."""
         missing = [r for r in ranges if r[0] < r[1] and self._part(*r) is None]
-        for (start, end), data in zip(missing, _get_ranges(self._path, self._options, missing), strict=True):
+        if not missing:
+            return
+        for (start, end), data in zip(missing, self._store.get_ranges(self._path, missing), strict=True):
             self._parts.append((start, end, data))
             self._tally.bytes += end - start
 
@@ -223,25 +238,23 @@ def _footer(file: Stored) -> int:
     return min(file.size, file.footer_size + 8 if file.footer_size else 65_536)
 
 
-def _get(path: str, options: Mapping[str, str]) -> bytes:
-    from runnel.lake.storage import open_store
-
-    folder, _, name = path.rpartition("/")
-    return bytes(open_store(folder + "/", options).get(name))
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0] + "/"
 
 
-def _get_ranges(path: str, options: Mapping[str, str], ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    if not ranges:
-        return []
-    from runnel.lake.storage import open_store
-
-    folder, _, name = path.rpartition("/")
-    return [bytes(data) for data in open_store(folder + "/", options).get_ranges(name, ranges)]
+def _missing(path: str) -> StoreError:
+    return StoreError(
+        f"cannot read {path}: there is no such file",
+        hint="The lake's catalog names it: was it cleaned up while this snapshot was still in use?",
+    )
 
 
 @contextlib.contextmanager
-def _closing(make: Any) -> Iterator[pq.ParquetFile]:
-    parquet = make()
+def _closing(path: str, make: Callable[[], pq.ParquetFile]) -> Iterator[pq.ParquetFile]:
+    try:
+        parquet = make()
+    except FileNotFoundError:
+        raise _missing(path) from None
     try:
         yield parquet
     finally:

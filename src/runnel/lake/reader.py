@@ -16,7 +16,7 @@ import pyarrow as pa
 from runnel.errors import EngineBug
 from runnel.lake.bounds import Wanted
 from runnel.lake.columns import Found, conform, default_array, found_as, found_by_mapping, found_in_file, from_text
-from runnel.lake.input import ParquetInput, Tally, decrypted, folder_value, open_parquet
+from runnel.lake.input import DECRYPTED, ParquetInput, Tally, decrypted, folder_value, open_parquet
 from runnel.lake.model import DataFile, DeleteFile, LakeColumn, MappedName
 from runnel.lake.types import HUGE, INTEGERS, NESTED, arrow_field, duck_type
 
@@ -170,8 +170,8 @@ def _delete_file(file: DeleteFile, options: Mapping[str, str], tally: Tally) -> 
             names = opened.parquet.schema_arrow.names
             table = opened.read(["pos", SNAPSHOT_ID] if SNAPSHOT_ID in names else ["pos"])
     else:
-        with decrypted(file, options, tally) as (conn, arguments):
-            table = conn.execute(f"SELECT * FROM read_parquet({arguments}) ORDER BY file_row_number").to_arrow_table()
+        with decrypted(file, options, tally) as (conn, parameters):
+            table = conn.execute(f"SELECT * FROM {DECRYPTED})", parameters).to_arrow_table()
     positions = table.column("pos").to_numpy().astype(np.int64, copy=False)
     if SNAPSHOT_ID in table.column_names:
         snapshots = table.column(SNAPSHOT_ID).to_numpy().astype(np.int64, copy=False)
@@ -291,18 +291,17 @@ def _decrypted_pieces(
     entries.append(_schema_entry(SNAPSHOT_ID_FIELD, "snapshot_id", "BIGINT", "NULL"))
     where = "" if only is None else f" WHERE file_row_number BETWEEN {int(only.min())} AND {int(only.max())}"
     selected += ["file_row_number", "row_id", "snapshot_id"]
-    with decrypted(spec.file, spec.options, tally) as (conn, arguments):
-        text = (
-            f"SELECT {', '.join(selected)} FROM read_parquet({arguments}, schema=MAP {{{', '.join(entries)}}})"
-            f"{where} ORDER BY file_row_number"
-        )
-        for batch in conn.execute(text).to_arrow_reader(131_072):
+    text = f"SELECT {', '.join(selected)} FROM {DECRYPTED}, schema=MAP {{{', '.join(entries)}}}){where}"
+    with decrypted(spec.file, spec.options, tally) as (conn, parameters):
+        for batch in conn.execute(text, parameters).to_arrow_reader(131_072):
             if not batch.num_rows:
                 continue
             arrays = batch.columns
             columns = [conform(arrays[i], shapes[i], column) for i, column in enumerate(spec.columns)]
             positions, ids, snapshots = arrays[len(columns) :]
             has_ids = row_ids and ids.null_count == 0
+            if positions[-1].as_py() - positions[0].as_py() != batch.num_rows - 1:
+                raise EngineBug(f"DuckDB gives the rows of {spec.file.path} in another order than the file's.")
             if snapshot_ids and snapshots.null_count:
                 raise EngineBug(f"{spec.file.path} should say which snapshot made each row, and does not.")
             yield (
