@@ -139,7 +139,7 @@ def read_changes(changes: ChangeSet, tally: Tally | None = None) -> pa.Table:
 def _batches(changes: ChangeSet, tally: Tally | None) -> Iterator[pa.RecordBatch]:
     for spec in changes.files:
         yield from scan_file(spec, tally)
-    yield from changes.inlined.to_batches()
+    yield from (batch for batch in changes.inlined.to_batches() if batch.num_rows)
 
 
 def _window(

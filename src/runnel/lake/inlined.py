@@ -37,7 +37,7 @@ def inlined_rows(
     """The inlined rows that are live at a snapshot."""
     schema = scan_schema(columns, row_ids=row_ids)
     live = sql.SQL("begin_snapshot <= %(at)s AND (end_snapshot IS NULL OR end_snapshot > %(at)s)")
-    parts = [schema.empty_table()]
+    parts = []
     for numbers, arrays in _read(conn, lake, table_id, columns, live, {"at": at}, history):
         extra = [pa.array([row[0] for row in numbers], pa.int64())] if row_ids else []
         part = pa.Table.from_arrays([*arrays, *extra], schema=schema)
@@ -47,7 +47,7 @@ def inlined_rows(
             if mask is not None:
                 part = part.filter(mask)
         parts.append(part)
-    return pa.concat_tables(parts)
+    return _together(parts, schema)
 
 
 def inlined_changes(
@@ -68,7 +68,7 @@ def inlined_changes(
         " OR end_snapshot > %(after)s AND end_snapshot <= %(at)s)"
         " AND end_snapshot IS DISTINCT FROM begin_snapshot"
     )
-    parts = [schema.empty_table()]
+    parts = []
     for numbers, arrays in _read(conn, lake, table_id, columns, touched, {"after": after, "at": at}, history):
         places, ids, moments, weights = [], [], [], []
         for place, (row_id, begin, end) in enumerate(numbers):
@@ -84,7 +84,13 @@ def inlined_changes(
         chosen = pa.array(places, pa.int64())
         extra = [pa.array(ids, pa.int64()), pa.array(moments, pa.int64()), pa.array(weights, pa.int64())]
         parts.append(pa.Table.from_arrays([*(array.take(chosen) for array in arrays), *extra], schema=schema))
-    return pa.concat_tables(parts)
+    return _together(parts, schema)
+
+
+def _together(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    """One table without empty chunks, at which some readers stop."""
+    filled = [part for part in parts if part.num_rows]
+    return pa.concat_tables(filled) if filled else schema.empty_table()
 
 
 def _read(

@@ -100,7 +100,7 @@ def read_all(scan: Scan, tally: Tally | None = None) -> pa.Table:
 def _batches(scan: Scan, tally: Tally | None) -> Iterator[pa.RecordBatch]:
     for spec in scan.files:
         yield from scan_file(spec, tally)
-    yield from scan.inlined.to_batches()
+    yield from (batch for batch in scan.inlined.to_batches() if batch.num_rows)
 
 
 def choose_columns(table: LakeTable, names: Sequence[str] | None) -> tuple[LakeColumn, ...]:

@@ -1,1 +1,22 @@
-"""DELTA -> DATAFRAMES: sessions, evaluation of join trees, and the reads that run inside tasks."""
+"""DELTA -> DATAFRAMES: sessions, evaluation of join trees, and the reads that run inside tasks.
+
+For users: `read_ducklake` and `read_ducklake_changes`, lake tables and their changes as DataFrames.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runnel.spark.ducklake import read_ducklake, read_ducklake_changes
+
+__all__ = ["read_ducklake", "read_ducklake_changes"]
+
+
+def __getattr__(name: str) -> Any:
+    # Tasks import this package for what runs in them; they need neither a catalog nor a parser.
+    if name in __all__:
+        from runnel.spark import ducklake
+
+        return getattr(ducklake, name)
+    raise AttributeError(name)
