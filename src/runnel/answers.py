@@ -30,6 +30,8 @@ class StreamTableStatus:
     pending_changes: int | None
     consecutive_errors: int
     last_error: str | None
+    sink: str | None = None
+    """Lake and mode, when it is published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

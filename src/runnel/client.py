@@ -282,9 +282,11 @@ _STATUS: LiteralString = """
 SELECT t.pgt_relid::regclass::text AS relation, t.pgt_schema AS schema, t.pgt_name AS name, p.status,
        p.refresh_mode, p.effective_mode, t.mode_reason, p.schedule, p.is_populated, p.data_timestamp,
        p.staleness, t.last_refresh_at, p.last_refresh_ms, h.action AS last_action, h.rows_inserted,
-       h.rows_deleted, p.pending_changes, p.consecutive_errors, p.last_error
+       h.rows_deleted, p.pending_changes, p.consecutive_errors, p.last_error,
+       CASE WHEN k.sink = 'ducklake' THEN format('%%s (%%s)', k.lake, k.mode) END AS sink
 FROM pgtrickle.pgt_status() p
 JOIN pgtrickle.pgt_stream_tables t ON format('%%I.%%I', t.pgt_schema, t.pgt_name) = p.name
+LEFT JOIN pgtrickle.pgt_sinks k ON k.pgt_id = t.pgt_id
 LEFT JOIN LATERAL (
     SELECT * FROM pgtrickle.pgt_refresh_history h
     WHERE h.pgt_id = t.pgt_id AND h.status = 'COMPLETED' ORDER BY h.refresh_id DESC LIMIT 1) h ON true

@@ -110,3 +110,23 @@ def test_a_relative_folder_means_the_one_here(cli: Cli, tmp_path: Path, monkeypa
     cli("lake", "attach", "near", "--schema", "near", "--data-path", "files", "--create")
     assert f"{tmp_path}/files/" in cli("lake", "list").output
     assert (tmp_path / "files").is_dir()
+
+
+def test_publishing_from_the_command_line(
+    cli: Cli, data_path: str, tmp_path: Path, db: psycopg.Connection, duck: Callable[..., Duck]
+) -> None:
+    cli("lake", "attach", "sea", "--schema", "salt", "--data-path", data_path, "--create")
+    db.execute("CREATE TABLE orders (id int); INSERT INTO orders VALUES (1), (2)")
+    cli("create", "s", "SELECT id FROM orders", "--schedule", "@yearly")
+    assert "published to" not in cli("status").output
+    cli("alter", "s", "--sink", "ducklake", "--sink-mode", "append", "--delta-export-path", str(tmp_path / "deltas"))
+    assert "sea (append)" in cli("status").output
+    cli("refresh", "s")
+    assert duck(schema="salt").rows("SELECT id FROM s ORDER BY id") == [(1,), (2,)]
+    db.execute("INSERT INTO orders VALUES (3)")
+    cli("refresh", "s")
+    assert len(list((tmp_path / "deltas").glob("*.parquet"))) >= 1
+    assert "refresh" in cli("lineage", "s").output
+    assert "used by public.s" in cli("lake", "detach", "sea", code=1).output
+    cli("alter", "s", "--sink", "none")
+    cli("lake", "detach", "sea")

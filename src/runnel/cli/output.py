@@ -66,6 +66,7 @@ def print_status(tables: Sequence[StreamTableStatus]) -> None:
     if not tables:
         done("No stream tables yet. Create one with: runnel create NAME 'SELECT ...'")
         return
+    published = any(each.sink for each in tables)
     _draw(
         [
             "stream table",
@@ -76,6 +77,7 @@ def print_status(tables: Sequence[StreamTableStatus]) -> None:
             ">last refresh",
             ">rows",
             ">pending",
+            *(["published to"] if published else []),
             "error",
         ],
         [
@@ -88,6 +90,7 @@ def print_status(tables: Sequence[StreamTableStatus]) -> None:
                 milliseconds(each.last_refresh_ms),
                 delta_rows(each.rows_inserted, each.rows_deleted),
                 _count(each.pending_changes),
+                *([_escape(each.sink or "-")] if published else []),
                 _error(each),
             ]
             for each in tables
