@@ -221,3 +221,21 @@ def test_a_lake_in_use_stays_attached(client: runnel.Client, db: psycopg.Connect
     with pytest.raises(RunnelError, match=r"used by public\.s") as refused:
         client.detach_lake("sea")
     assert "--sink none" in (refused.value.hint or "")
+
+
+def test_a_lake_that_is_read_stays_attached(
+    client: runnel.Client, db: psycopg.Connection, duck: Callable[..., Duck], data_path: str
+) -> None:
+    duck(data_path, schema="lakes").run("CREATE TABLE t AS SELECT 1 AS a")
+    client.attach_lake("mine", "lakes")
+    client.create_stream_table("s", "SELECT a FROM mine.t")
+    assert db.execute("SELECT a FROM s").fetchall() == [(1,)]
+    with pytest.raises(RunnelError, match=r"used by public\.s"):
+        client.detach_lake("mine")
+    client.drop_stream_table("s")
+    client.detach_lake("mine")
+    assert db.execute("SELECT to_regnamespace('mine')").fetchone() == (None,)
+    # And it can come back.
+    client.attach_lake("mine", "lakes")
+    client.create_stream_table("s", "SELECT a + 1 AS b FROM mine.t")
+    assert db.execute("SELECT b FROM s").fetchall() == [(2,)]

@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from runnel.catalog import lakes as stored
 from runnel.catalog.secrets import hold_key
 from runnel.engine.definitions import Caller
+from runnel.engine.standins import drop_standins
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.lake import catalog
 from runnel.lake.create import create_lake
@@ -31,7 +32,10 @@ MAINTAIN_EVERY = "15 minutes"
 REMOTE = re.compile(r"(s3|gs|az)://[^/]+", re.ASCII)
 USERS = """
 SELECT format('%%I.%%I', s.pgt_schema, s.pgt_name)
-FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle.pgt_sinks k USING (pgt_id) WHERE k.lake = %(lake)s
+FROM pgtrickle.pgt_stream_tables s
+WHERE s.pgt_id IN (SELECT k.pgt_id FROM pgtrickle.pgt_sinks k WHERE k.lake = %(lake)s)
+   OR s.pgt_id IN (SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d
+                   JOIN pgtrickle.pgt_lake_tables t ON t.relid = d.source_relid WHERE t.lake = %(lake)s)
 ORDER BY 1
 """
 SHOWN = ("host", "hostaddr", "port", "dbname", "user", "sslmode")
@@ -88,6 +92,7 @@ def detach(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:
                 hint="Drop these stream tables, or end their publishing with: runnel alter NAME --sink none",
                 sqlstate="2BP01",
             )
+        drop_standins(conn, name)
         stored.delete_lake(conn, name)
 
 
@@ -191,7 +196,7 @@ def require_engine_rights(conn: Connection, role: str, deed: str) -> None:
 
 
 @contextmanager
-def reach(conn: Connection, lake: Lake, *, autocommit: bool = False) -> Iterator[Connection]:
+def reach(conn: Connection, lake: Lake) -> Iterator[Connection]:
     """A connection to the lake's catalog: this one, or one to its own server that commits when the block ends."""
     if lake.dsn is None:
         yield conn
@@ -202,7 +207,7 @@ def reach(conn: Connection, lake: Lake, *, autocommit: bool = False) -> Iterator
         # libpq quotes what it could not read, which may be the password.
         raise UserError(f"the connection string of lake {lake.name} cannot be read", sqlstate="22023") from None
     try:
-        other = psycopg.connect(lake.dsn, autocommit=autocommit, connect_timeout=10, application_name="runnel lake")
+        other = psycopg.connect(lake.dsn, connect_timeout=10, application_name="runnel lake")
     except psycopg.OperationalError as error:
         raise TransientError(
             f"cannot connect to the catalog of lake {lake.name}: {_first_line(error)}",
