@@ -7,6 +7,7 @@ import pickle
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from runnel.errors import TransientError, UserError
@@ -29,7 +30,7 @@ def test_files_are_written_read_listed_and_removed(place: tuple[str, dict[str, s
     store = pickle.loads(pickle.dumps(open_store(url, options)))  # noqa: S301  (as Spark sends it to its tasks)
     small, big, odd = f"{url}t/a.parquet", f"{url}t/u/big.parquet", f"{url}t/k=a%2Fb é'/x y.parquet"
     store.put(small, b"0123456789")
-    store.put(big, memoryview(BIG))
+    store.put(big, memoryview(pa.py_buffer(BIG)))
     store.put(odd, b"odd")
     assert store.get(small) == store.get("t/a.parquet") == b"0123456789"
     assert store.get(big) == BIG

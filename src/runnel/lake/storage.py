@@ -73,6 +73,8 @@ class Store:
                 return
             import obstore
 
+            if isinstance(data, memoryview):
+                data = data.cast("B")  # Arrow's buffers are of signed bytes, which obstore takes for numbers
             size = data.stat().st_size if isinstance(data, Path) else len(data)
             threshold = int(self.options.get("multipart_threshold", MULTIPART_THRESHOLD))
             obstore.put(self._client(), self._key(path), data, use_multipart=size > threshold)
