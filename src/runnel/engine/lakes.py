@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from runnel.catalog import lakes as stored
 from runnel.catalog.secrets import hold_key
 from runnel.engine.definitions import Caller
-from runnel.engine.standins import drop_standins
+from runnel.engine.standins import bring_in_step, drop_standins
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.lake import catalog
 from runnel.lake.create import create_lake
@@ -77,6 +77,7 @@ def attach(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:
             # The files of a lake that was there before are somebody else's to tidy, until that somebody says otherwise.
             maintain_every=MAINTAIN_EVERY if made else None,
         )
+        bring_in_step(conn, lake, catalog.tables(catalog_conn, lake, catalog.head(catalog_conn, lake)))
 
 
 def detach(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:

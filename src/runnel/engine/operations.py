@@ -70,6 +70,8 @@ class Operations:
                     definition=_stored(definition),
                 )
                 store.replace_dependencies(self.conn, pgt_id, _dependencies(pgt_id, definition))
+                if args.get("ducklake_expired"):
+                    store.set_expired_policy(self.conn, pgt_id, str(args["ducklake_expired"]).lower())
                 if sink is not None:
                     save_sink(self.conn, replace(sink, pgt_id=pgt_id))
             self.registry.reload(self.conn)
@@ -114,6 +116,8 @@ class Operations:
             changes["schedule"] = definition.schedule
         if definition.mode != row.refresh_mode:
             changes["refresh_mode"] = definition.mode
+        if str(args.get("ducklake_expired") or row.ducklake_expired).lower() != row.ducklake_expired:
+            changes["ducklake_expired"] = args["ducklake_expired"]
         current = self.registry.sinks.get(row.pgt_id)
         wanted = sinks.wanted_sink(self.conn, args, current, row.pgt_id, name, caller)
         changes |= sinks.changed_options(args, current, wanted)
@@ -132,6 +136,8 @@ class Operations:
         schedule = args.get("schedule")
         if schedule:
             parse_schedule(schedule)
+        if args.get("ducklake_expired"):
+            self._set_expired_policy(row, str(args["ducklake_expired"]).lower())
         if args.get("query") or args.get("refresh_mode"):
             self._redefine(row, args, caller)
         elif names_sink(args):
@@ -147,6 +153,13 @@ class Operations:
                 store.set_status(self.conn, row.pgt_id, "ACTIVE" if status == "ACTIVE" else "SUSPENDED")
         self.registry.reload(self.conn)
         self.wake(row.pgt_id)
+
+    def _set_expired_policy(self, row: StreamTable, policy: str) -> None:
+        with self.conn.transaction():
+            store.set_expired_policy(self.conn, row.pgt_id, policy)
+            if row.status == "ERROR" and "has expired" in (row.last_error or ""):
+                # What the error asked for has been said.
+                store.set_status(self.conn, row.pgt_id, "ACTIVE")
 
     def _redefine(self, row: StreamTable, args: Mapping[str, Any], caller: defs.Caller) -> None:
         name = Name(row.pgt_schema, row.pgt_name)
@@ -224,6 +237,9 @@ class Operations:
 
     def _refuse_cycle(self, pgt_id: int, name: Name, definition: defs.Definition) -> None:
         upstream = {r.pgt_id for r in definition.compiled.relations if r.pgt_id is not None}
+        published = {(s.lake, s.table_id): i for i, s in self.registry.sinks.items()}
+        through = (published.get((r.lake.lake, r.lake.table_id)) for r in definition.compiled.relations if r.lake)
+        upstream |= {i for i in through if i is not None}
         for up in upstream:
             if up == pgt_id or pgt_id in ancestors(self.registry.graph, up):
                 raise UserError(
@@ -363,6 +379,9 @@ class Operations:
 
 
 def _check_options(args: Mapping[str, Any]) -> None:
+    expired = args.get("ducklake_expired")
+    if expired is not None and str(expired).lower() not in ("fallback", "error"):
+        raise UserError(f"invalid ducklake_expired {expired!r}", hint="Use 'fallback' or 'error'.", sqlstate="22023")
     for key, allowed in _FIXED.items():
         value = args.get(key)
         if value is not None and str(value).lower() not in allowed:
