@@ -123,6 +123,13 @@ class LakeInfo:
             moved=self.moved, store=self.store,
         )  # fmt: skip
 
+    @property
+    def spark_call(self) -> str:
+        """How a Spark user reads a table of it."""
+        from runnel.lake.outside import spark_call
+
+        return spark_call(self.catalog_schema, self.connection)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeTable:

@@ -46,6 +46,7 @@ def test_the_life_of_a_lake(cli: Cli, data_path: str, duck: Callable[..., Duck],
     assert "empty" in cli("lake", "tables").output
     lines = cli("lake", "info").output.splitlines()
     assert lines[0].startswith("-- lake 'sea': snapshot 0") and "USE sea;" in lines
+    assert lines[-1].startswith("-- from Spark:") and "schema='salt'" in lines[-1]
     with connect() as pasted:
         for line in lines:
             if not line.startswith("INSTALL"):

@@ -62,6 +62,13 @@ def test_snapshots_are_traced_back_to_the_tables(
     ]
     assert len(client.lineage("often", limit=2)) == 2
     assert client.lineage("often", lake="other") == []
+    # Through a lake table that a stream table publishes and another one reads.
+    client.create_stream_table("again", "SELECT id FROM sea.often__rows", schedule="@yearly", sink="ducklake")
+    (around,) = client.lineage("again")
+    (rows,) = around.sources
+    assert (rows.name, rows.kind) == ("sea.main.often__rows", "lake table")
+    assert rows.made_by is not None and rows.made_by.refresh_id == made_by.refresh_id
+    assert rows.made_by.snapshot <= int(rows.version) < around.snapshot
     # What was published stays traceable when the stream table is gone, as far as it was written down.
     client.drop_stream_table("twice")
     gone = client.lineage("twice")

@@ -1,4 +1,7 @@
-"""How others reach a lake: the statements that a DuckDB user pastes. No password and no key is ever in them."""
+"""How others reach a lake: the statements that a DuckDB user pastes, the call that a Spark user makes.
+
+No password and no key is ever in them.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,12 @@ def attach_statements(
         options += [f"DATA_PATH {_literal(data_path)}", "OVERRIDE_DATA_PATH true"]
     target = _literal("ducklake:postgres:" + conninfo(connection))
     return [*lines, f"ATTACH {target} AS {identifier(name)} ({', '.join(options)});", f"USE {identifier(name)};"]
+
+
+def spark_call(schema: str, connection: Mapping[str, str]) -> str:
+    """The call that gives a Spark user a DataFrame."""
+    place = "ducklake:postgres:" + conninfo(connection)
+    return f"runnel.spark.read_ducklake(spark, {place!r}, 'TABLE', schema={schema!r})"
 
 
 def conninfo(connection: Mapping[str, str]) -> str:

@@ -40,6 +40,7 @@ def info(name: OptionalName = None, json: JsonOption = False, home: HomeOption =
         done("-- the server may ask for a password: set PGPASSWORD, or put it in ~/.pgpass")
     for line in lake.statements:
         done(line)
+    done(f"-- from Spark: {lake.spark_call}")
     if lake.problem:
         note(f"The engine does not reach the files of this lake: {lake.problem}")
         if "://" in lake.data_path:
@@ -164,8 +165,11 @@ def maintain(
     if json:
         print_json(result)
         return
-    said = ", ".join(f"{key.replace('_', ' ')} {count:,}" for key, count in result.items() if count)
+    counts = {key: value for key, value in result.items() if isinstance(value, int) and value}
+    said = ", ".join(f"{count:,} {key.replace('_', ' ')}" for key, count in counts.items())
     done(f"Done: {said}." if said else "There was nothing to tidy.")
+    for table, reason in (result.get("skipped") or {}).items():
+        note(f"{table} was left as it is: {reason}")
 
 
 def _value(option: str, value: str | None) -> str:
