@@ -44,6 +44,10 @@ INSERT INTO pgtrickle.pgt_ducklake_provenance
     (stream_table_oid, stream_table_name, ducklake_snapshot_id, refresh_id, delta_row_count, lake, frontier)
 VALUES (%s, %s, %s, %s, %s, %s, %s)
 """
+ADD_TIMINGS = """
+UPDATE pgtrickle.pgt_refresh_history SET timings = coalesce(timings, '{}') || %s, end_time = clock_timestamp()
+WHERE refresh_id = %s
+"""
 START_UPLOADS = """
 INSERT INTO pgtrickle.pgt_lake_uploads (lake, path, xid) SELECT %s, p, %s::xid8 FROM unnest(%s::text[]) p
 RETURNING upload_id
@@ -140,6 +144,11 @@ def record_provenance(
 ) -> None:
     """Say which refresh made a snapshot."""
     conn.execute(PROVENANCE, (relid, name, snapshot, refresh_id, rows, lake, Jsonb(dict(frontier))))
+
+
+def add_timings(conn: Connection, refresh_id: int, timings: Mapping[str, float]) -> None:
+    """Add a publication that took place after its refresh was recorded."""
+    conn.execute(ADD_TIMINGS, (Jsonb(dict(timings)), refresh_id))
 
 
 def start_uploads(conn: Connection, lake: str | None, xid: str, paths: Sequence[str]) -> list[int]:

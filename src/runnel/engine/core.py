@@ -378,6 +378,7 @@ class Engine:
             elif note.channel == "pgtrickle_ddl":
                 release_sources(self._control)
                 self._registry.reload(self._control)
+                sinks.tidy(self.operations().refresher)
                 self.operations().follow_views()
         for source in changed:
             self._mark_dirty(source)

@@ -16,6 +16,7 @@ from runnel.apply.output import OutputDrift
 from runnel.apply.scratch import Scratch
 from runnel.catalog import store
 from runnel.catalog.rows import Refresh, StreamTable
+from runnel.catalog.sinks import add_timings, load_sinks
 from runnel.engine.registry import Registry, position, ready
 from runnel.engine.standins import Standins
 from runnel.errors import RunnelError, SchemaDriftError, TransientError
@@ -23,7 +24,7 @@ from runnel.lake.commit import LakeConflict
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.publish.model import Refreshed, Result
-from runnel.publish.publisher import Publication, Publisher
+from runnel.publish.publisher import Later, Publication, Publisher, exports, publishes
 from runnel.refresh.maintained import Maintained, Outcome
 from runnel.refresh.rights import lock_result
 from runnel.refresh.transaction import RefreshTransaction
@@ -41,6 +42,8 @@ FIRST_BACKOFF = 2.0
 LONGEST_BACKOFF = 300.0
 LONGEST_WAIT = 30.0
 """Between two tries while nothing is wrong but the world around: a store that is down, a lake that is busy."""
+ROUTINE = (None, "first publication", "mode replace")
+"""Why a table is published whole without anybody wondering."""
 LAKE_CONFLICTS = 10
 """Tries in a row against other writers of a lake."""
 
@@ -77,7 +80,7 @@ class Refresher:
     publisher: Publisher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.publisher = Publisher(self.dsn)
+        self.publisher = Publisher(self.dsn, self.sessions)
 
     def refresh_unit(
         self, members: Sequence[int], initiated_by: str, *, force_full: str | None = None
@@ -181,6 +184,8 @@ class Refresher:
             self.lakes.catalogs.finish()
             if not self.conn.closed:
                 self.conn.isolation_level = None
+        for later in publication.later:
+            self._publish_large(later)
         self._report(outcomes)
         return outcomes
 
@@ -224,7 +229,8 @@ class Refresher:
     def _publish(self, publication: Publication, outcome: Outcome, row: StreamTable) -> None:
         """Hand what a refresh did to the table's sink, in the same transaction."""
         sink = self.registry.sinks.get(outcome.table.id)
-        if sink is None:
+        version = row.definition_version
+        if sink is None or not (exports(sink, outcome.changed) or publishes(sink, outcome.changed, version)):
             return
         table = outcome.table
         outcome.refresh_id = store.new_refresh_id(self.conn)
@@ -235,7 +241,7 @@ class Refresher:
             columns=table.columns,
             delta=table.tables(table.stages[-1]).delta,
             query=row.original_query,
-            definition_version=row.definition_version,
+            definition_version=version,
         )
         refreshed = Refreshed(
             id=outcome.refresh_id,
@@ -247,16 +253,36 @@ class Refresher:
             at=outcome.data_timestamp,
         )
         done = publication.publish(sink, result, refreshed)
+        outcome.deferred = any(later.result.id == table.id for later in publication.later)
         if done is not None:
             outcome.published = done
+            if done.whole not in ROUTINE:
+                outcome.reason = "; ".join(filter(None, (outcome.reason, f"published whole: {done.whole}")))
             outcome.timings.update(done.timings)
+
+    def _publish_large(self, later: Later) -> None:
+        """Publish by tasks what a committed transaction has written."""
+        self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        try:
+            with self.publisher.publication(self.conn) as publication, self.conn.transaction():
+                sink = load_sinks(self.conn)[later.result.id]
+                done = publication.publish_large(sink, later.result, later.refreshed)
+                add_timings(self.conn, later.refreshed.id, done.timings)
+                publication.commit_others()
+        except (psycopg.OperationalError, psycopg.InternalError):
+            raise
+        except Exception as error:
+            raise RefreshFailed(later.result.id, error) from error
+        finally:
+            if not self.conn.closed:
+                self.conn.isolation_level = None
 
     def _record(self, outcome: Outcome, before: Frontier, initiated_by: str, started: float) -> None:
         pgt_id = outcome.table.id
         frontier = outcome.frontier.as_json()
         rebuilt = outcome.action != "DIFFERENTIAL" and not outcome.settled
         worked = outcome.changed or rebuilt or bool(outcome.changes_read) or initiated_by != "SCHEDULER"
-        worked = worked or outcome.published is not None
+        worked = worked or outcome.published is not None or outcome.deferred
         now = outcome.frontier
         moved = now.stream_tables != before.stream_tables or now.lakes != before.lakes
         clocked = outcome.table.plan is not None and outcome.table.plan.uses_clock

@@ -13,11 +13,15 @@ from typing import Any
 
 import psycopg
 
+from runnel.catalog.sinks import Sink
 from runnel.lake import catalog
+from runnel.lake.commit import touched_since
 from runnel.lake.model import DataFile, DeleteFile, Lake, LakeTable
 from runnel.model.names import quote
 
 Connection = psycopg.Connection[Any]
+
+_COMPACTION = {"merge_adjacent", "rewrite_delete", "compacted_table", "inline_flush", "flushed_inlined"}
 Positions = Sequence[tuple[int, int]]
 """(position in a data file, snapshot that deleted it), ascending."""
 
@@ -31,6 +35,8 @@ class Standing:
     has_view: bool = False
     next_row_id: int = 0
     rows: int = 0
+    touched: bool = False
+    """Whether a snapshot since the last publication says that it changed rows."""
 
 
 @dataclass(slots=True)
@@ -60,8 +66,10 @@ class Places:
     """Row ids that the lake does not have."""
 
 
-def stand(observer: Connection, lake: Lake, table_id: int, schema: str, view: str) -> Standing:
+def stand(observer: Connection, lake: Lake, sink: Sink) -> Standing:
     """Look at a published table."""
+    table_id = sink.table_id
+    assert table_id is not None
     head = catalog.head(observer, lake)
     table = catalog.table_by_id(observer, lake, table_id, head)
     if table is None:
@@ -78,8 +86,8 @@ def stand(observer: Connection, lake: Lake, table_id: int, schema: str, view: st
         "  AND v.view_name = %(view)s AND s.schema_name = %(schema)s),"
         " to_regclass(format('%%I.%%I', %(place)s::text, %(deletes)s::text)) IS NOT NULL",
         t=table_id,
-        view=view,
-        schema=schema,
+        view=sink.view_name,
+        schema=sink.lake_schema,
         place=lake.schema,
         deletes=f"ducklake_inlined_delete_{table_id}",
     )
@@ -92,7 +100,16 @@ def stand(observer: Connection, lake: Lake, table_id: int, schema: str, view: st
             f"ducklake_inlined_delete_{table_id}",
             f"file_id IN (SELECT data_file_id FROM {quote(lake.schema)}.ducklake_data_file WHERE end_snapshot IS NULL)",
         )
-    return Standing(head, table, has_view, next_row_id, rows)
+    touched = sink.snapshot_id is not None and _touched(observer, lake, table_id, sink.snapshot_id)
+    return Standing(head, table, has_view, next_row_id, rows, touched)
+
+
+def _touched(observer: Connection, lake: Lake, table_id: int, since: int) -> bool:
+    """Whether anybody changed rows; compaction only moves them."""
+    verbs: dict[int, set[str]] = defaultdict(set)
+    for snapshot, verb in touched_since(observer, lake, table_id, since):
+        verbs[snapshot].add(verb)
+    return any(not said & _COMPACTION for said in verbs.values())
 
 
 def locate(
@@ -158,7 +175,8 @@ def _attach_deletes(
 def _inlined(observer: Connection, lake: Lake, table: LakeTable, row_ids: Sequence[int]) -> set[int]:
     found: set[int] = set()
     for inlined in catalog.inlined_tables(observer, lake, table.id):
-        text = f"SELECT row_id FROM {_quoted(lake)}.{_escaped(inlined.name)} WHERE row_id = ANY(%s) AND end_snapshot IS NULL"
+        place = f"{_quoted(lake)}.{_escaped(inlined.name)}"
+        text = f"SELECT row_id FROM {place} WHERE row_id = ANY(%s) AND end_snapshot IS NULL"
         found.update(row[0] for row in observer.execute(text.encode(), (list(row_ids),)))
     return found
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -29,6 +29,7 @@ from runnel.publish.changes import publish_changes, publish_log
 from runnel.publish.columns import SETTINGS, published
 from runnel.publish.export import export_changes
 from runnel.publish.job import Job, fits
+from runnel.publish.large import is_large, prepare_large, publish_large
 from runnel.publish.model import Published, Refreshed, Result
 from runnel.publish.options import check_columns
 from runnel.publish.places import Standing, stand
@@ -38,6 +39,9 @@ from runnel.publish.stored import StoredFiles
 from runnel.publish.uploads import Uploads, sweep
 from runnel.publish.whole import publish_whole
 from runnel.publish.write import FileWriter
+
+if TYPE_CHECKING:
+    from runnel.spark.session import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +53,7 @@ class Publisher:
     """What publications share."""
 
     dsn: str
+    sessions: Sessions
     connections: Connections = field(init=False)
     stored: StoredFiles = field(default_factory=StoredFiles)
 
@@ -81,6 +86,15 @@ class Publisher:
         self.connections.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A table that is published in a transaction of its own."""
+
+    result: Result
+    refreshed: Refreshed
+    why: str
+
+
 @dataclass
 class Publication:
     """What one transaction publishes."""
@@ -91,6 +105,8 @@ class Publication:
     _lakes: dict[str, LakeSession] = field(default_factory=dict)
     _snapshots: dict[str, int] = field(default_factory=dict)
     """Per lake the last snapshot written by this transaction."""
+    later: list[Later] = field(default_factory=list)
+    """Large tables, to be published by `publish_large` when this transaction has committed."""
     _xid: str | None = None
 
     def __post_init__(self) -> None:
@@ -98,20 +114,24 @@ class Publication:
 
     def publish(self, sink: Sink, result: Result, refreshed: Refreshed) -> Published | None:
         """Publish what a refresh did to a stream table; None when there is nothing to say."""
-        if sink.delta_export_path and refreshed.changed:
+        if exports(sink, refreshed.changed):
             self._prepare()
             export_changes(self.conn, self.uploads, sink, result, refreshed, load_lakes(self.conn).values())
-        if not sink.publishes:
-            return None
-        redefined = sink.definition_version != result.definition_version
-        if not (refreshed.changed or redefined or sink.row_count is None):
+        if not publishes(sink, refreshed.changed, result.definition_version):
             return None
         began = time.perf_counter()
         job = self._job(sink, result, refreshed)
         done = self._publish(job)
-        self._snapshots[job.session.lake.name] = done.snapshot
-        done.timings["publish"] = round((time.perf_counter() - began) * 1000 - job.files.milliseconds, 3)
-        done.timings["upload"] = round(job.files.milliseconds, 3)
+        if done is not None:
+            self._finish(job, done, began)
+        return done
+
+    def publish_large(self, sink: Sink, result: Result, refreshed: Refreshed) -> Published:
+        """Publish a table whole, by Spark's tasks; in a transaction that wrote nothing to it."""
+        began = time.perf_counter()
+        job = self._job(sink, result, refreshed)
+        done = publish_large(job, self.publisher.sessions, self.publisher.dsn, "")
+        self._finish(job, done, began)
         return done
 
     def drop(self, sink: Sink, *, why: str) -> None:
@@ -148,7 +168,12 @@ class Publication:
 
     # -- details -------------------------------------------------------------------------------------------
 
-    def _publish(self, job: Job) -> Published:
+    def _finish(self, job: Job, done: Published, began: float) -> None:
+        self._snapshots[job.session.lake.name] = done.snapshot
+        done.timings["publish"] = round((time.perf_counter() - began) * 1000 - job.files.milliseconds, 3)
+        done.timings["upload"] = round(job.files.milliseconds, 3)
+
+    def _publish(self, job: Job) -> Published | None:
         why = _why_whole(job)
         if why is None:
             assert job.standing.table is not None
@@ -158,6 +183,13 @@ class Publication:
             if isinstance(done, Published):
                 return done
             why = done
+        # In mode replace the lake is to change together with the table, however large.
+        if job.sink.mode != "replace" and is_large(job):
+            snapshot = prepare_large(job)
+            if snapshot is not None:
+                self._snapshots[job.session.lake.name] = snapshot
+            self.later.append(Later(job.result, job.refreshed, why))
+            return None
         return publish_whole(job, why)
 
     def _job(self, sink: Sink, result: Result, refreshed: Refreshed) -> Job:
@@ -167,7 +199,7 @@ class Publication:
         if sink.table_id is None:
             standing = Standing(catalog.head(session.observer, session.lake), None)
         else:
-            standing = stand(session.observer, session.lake, sink.table_id, sink.lake_schema, sink.view_name)
+            standing = stand(session.observer, session.lake, sink)
         columns = published(result.columns, result.scales)
         check_columns(sink, result.name, [c.name for c in columns])
         return Job(
@@ -203,6 +235,16 @@ class Publication:
         return self._xid
 
 
+def exports(sink: Sink, changed: bool) -> bool:
+    """Whether a refresh's changes are to be written to a file of their own."""
+    return changed and sink.delta_export_path is not None
+
+
+def publishes(sink: Sink, changed: bool, definition_version: int) -> bool:
+    """Whether the lake has something to learn from a refresh."""
+    return sink.publishes and (changed or sink.row_count is None or sink.definition_version != definition_version)
+
+
 def _why_whole(job: Job) -> str | None:
     """Why the table cannot be brought in step by its changes, or None."""
     sink, standing = job.sink, job.standing
@@ -216,7 +258,7 @@ def _why_whole(job: Job) -> str | None:
         return "its columns have changed"
     if not fits(job):
         return "another writer altered its table in the lake"
-    if (standing.next_row_id, standing.rows) != (sink.next_row_id, sink.row_count):
+    if (standing.next_row_id, standing.rows) != (sink.next_row_id, sink.row_count) or standing.touched:
         return "another writer changed its rows in the lake"
     return None
 

@@ -143,3 +143,5 @@ class Outcome:
     refresh_id: int | None = None
     """Its number in the history, if somebody needed it before the history was written."""
     published: Published | None = None
+    deferred: bool = False
+    """Too large to be published in the same transaction: it is next."""

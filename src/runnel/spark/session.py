@@ -69,6 +69,11 @@ class Sessions:
             return self.small.createDataFrame(table).coalesce(1)
         return self.large.createDataFrame(table)
 
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at once."""
+        return int(self.base.sparkContext.defaultParallelism)
+
     def stop(self) -> None:
         """Stop the application if it was started here."""
         if self.owned:

@@ -1,0 +1,111 @@
+"""Publish a large table whole: Spark's tasks write its files while PostgreSQL builds the map of its rows.
+
+Tasks have connections of their own and see only what is committed, so this happens in a transaction after the one
+that filled the table. Until then the lake shows the table empty, or as it was.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import psycopg
+
+from runnel.catalog import sinks
+from runnel.lake.storage import open_store
+from runnel.model.names import quote
+from runnel.publish import rowmap
+from runnel.publish.columns import SETTINGS
+from runnel.publish.job import Job, fits, put_table, put_view
+from runnel.publish.model import Published
+from runnel.publish.whole import empty_table, replace_files
+from runnel.spark.publish import SliceWrite, write_slices
+from runnel.spark.session import SMALL_ROWS, Sessions
+
+_LEAST_PAGES, _MOST_PAGES = 2048, 32768
+"""A task's slice: 16 MiB at least, 256 MiB at most."""
+
+
+def is_large(job: Job) -> bool:
+    """Whether tasks should write the table."""
+    limited = f"SELECT count(*) FROM (SELECT FROM {job.result.name.sql()} LIMIT {SMALL_ROWS + 1}) AS t"
+    row = job.conn.execute(limited.encode()).fetchone()
+    return row is not None and bool(row[0] > SMALL_ROWS)
+
+
+def prepare_large(job: Job) -> int | None:
+    """See to the lake's table and view, and remember that the rows are still to come; the snapshot, if one was made."""
+    table, snapshot = job.standing.table, None
+    if not fits(job):
+        with job.snapshot() as draft:
+            table = put_table(job, draft)
+            if job.standing.table is not None:
+                empty_table(draft, table)
+            put_view(job, draft)
+        snapshot = draft.id
+    assert table is not None
+    version = job.result.definition_version if snapshot is not None else job.sink.definition_version
+    shape = [c.as_json for c in job.columns]
+    sinks.save_sink(
+        job.conn, replace(job.sink, table_id=table.id, columns=shape, row_count=None, definition_version=version)
+    )
+    return snapshot
+
+
+def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published:
+    """Publish the committed rows of a table, whose table in the lake exists."""
+    table = job.standing.table
+    assert table is not None
+    queries = _queries(job, 2 * sessions.parallelism)
+    names = job.files.reserve(table, len(queries))
+    row = job.conn.execute("SELECT pg_export_snapshot()").fetchone()
+    assert row is not None
+    lake = job.session.lake
+    spec = SliceWrite(
+        dsn=dsn,
+        snapshot=str(row[0]),
+        settings=dict(SETTINGS),
+        columns=tuple(job.lake_columns(table)),
+        store=open_store(table.path, lake.options),
+        folder=table.path,
+        compression=job.sink.compression,
+        encrypt=lake.encrypted,
+    )
+    first = job.standing.next_row_id
+    began = time.perf_counter()
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write_slices, sessions, spec, queries, names)
+        if job.mapped:
+            rowmap.fill_from(job.conn, job.sink.pgt_id, job.columns, job.result.name.sql(), first)
+        files = [file for file in writing.result() if file is not None]
+    job.files.milliseconds += (time.perf_counter() - began) * 1000
+    with job.snapshot() as draft:
+        starts = replace_files(job, draft, table, files)
+        count = sum(file.record_count for file in files)
+        if job.mapped and starts and starts[0] != first:
+            rowmap.shift(job.conn, job.sink.pgt_id, starts[0] - first)
+    after = starts[-1] + files[-1].record_count if starts else first
+    job.record(table, draft.id, after, count, described=True)
+    return Published(draft.id, count, job.standing.rows, why)
+
+
+def _queries(job: Job, tasks: int) -> list[str]:
+    """SELECTs of consecutive slices, in physical order."""
+    conn: psycopg.Connection = job.conn
+    row = conn.execute(
+        "SELECT pg_relation_size(%s::oid) / current_setting('block_size')::int8", (job.result.relid,)
+    ).fetchone()
+    assert row is not None
+    pages = max(1, int(row[0]))
+    size = max(_LEAST_PAGES, min(_MOST_PAGES, -(-pages // tasks)))
+    items = [column.read_sql(f"t.{quote(column.name)}") for column in job.columns]
+    if job.logs:
+        items += ["'insert'", f"{job.refreshed.id}::int8", f"'{job.refreshed.at}'::timestamptz"]
+    queries = []
+    for start in range(0, pages, size):
+        upper = "" if start + size >= pages else f" AND t.ctid < '({start + size},0)'::tid"
+        queries.append(
+            f"SELECT {', '.join(items)} FROM ONLY {job.result.name.sql()} t WHERE t.ctid >= '({start},0)'::tid{upper}"
+        )
+    return queries

@@ -1,0 +1,100 @@
+"""Large publications: tasks read slices of a table in the refresh's snapshot and upload them as files of a lake."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from runnel.errors import RunnelError
+from runnel.lake.model import LakeColumn, WrittenFile
+from runnel.lake.storage import Store
+from runnel.spark.job import run
+from runnel.spark.session import Sessions
+
+_ANSWER = pa.schema([("slice", pa.int64()), ("answer", pa.binary())])
+
+
+@dataclass(frozen=True, slots=True)
+class SliceWrite:
+    """What all tasks of a publication need to know; it travels inside the pickled function."""
+
+    dsn: str = field(repr=False)
+    snapshot: str
+    """The exported snapshot that they read in."""
+    settings: Mapping[str, str]
+    columns: tuple[LakeColumn, ...]
+    store: Store
+    folder: str
+    compression: str
+    encrypt: bool
+
+
+def write_slices(
+    sessions: Sessions, spec: SliceWrite, queries: Sequence[str], names: Sequence[str]
+) -> list[WrittenFile | None]:
+    """One file per query, in order; None for those without rows."""
+    # A range of n partitions puts exactly one slice into each task.
+    slices = sessions.large.range(0, len(queries), 1, len(queries))
+    answers = run(slices.mapInArrow(_writer(spec, queries, names), from_arrow_schema(_ANSWER)))
+    found: list[WrittenFile | None] = [None] * len(queries)
+    for number, data in zip(answers["slice"].to_pylist(), answers["answer"].to_pylist(), strict=True):
+        answer = pickle.loads(data)  # noqa: S301  (made by our own tasks)
+        if isinstance(answer, RunnelError):
+            raise answer
+        found[number] = answer
+    return found
+
+
+def _writer(
+    spec: SliceWrite, queries: Sequence[str], names: Sequence[str]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                try:
+                    answer: object = _write(spec, queries[number], names[number])
+                except RunnelError as error:
+                    # Spark would wrap it; the driver should see it as it is, and the store may be back tomorrow.
+                    answer = type(error)(error.message, hint=error.hint)
+                yield pa.record_batch([[number], [pickle.dumps(answer)]], schema=_ANSWER)
+
+    return write
+
+
+def _write(spec: SliceWrite, query: str, name: str) -> WrittenFile | None:
+    import psycopg  # noqa: PLC0415  (imported where the task runs)
+    from psycopg import sql  # noqa: PLC0415
+
+    from runnel.lake.parquet import write_file  # noqa: PLC0415
+    from runnel.lake.pgtext import text_schema, to_lake  # noqa: PLC0415
+    from runnel.transport import stream_csv  # noqa: PLC0415
+
+    with psycopg.connect(spec.dsn, autocommit=True) as conn:
+        conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(spec.snapshot)))
+        for key, value in spec.settings.items():
+            conn.execute("SELECT set_config(%s, %s, true)", (key, value))
+        statement = f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()
+        with conn.cursor() as cursor, cursor.copy(statement) as copy:
+            rows = (to_lake(batch, spec.columns) for batch in stream_csv(iter(copy), text_schema(spec.columns)))
+            first = next(rows, None)
+            if first is None:
+                return None
+            return write_file(
+                spec.store,
+                spec.folder,
+                _chained(first, rows),
+                spec.columns,
+                compression=spec.compression,
+                encrypt=spec.encrypt,
+                name=name,
+            )
+
+
+def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest

@@ -1,0 +1,37 @@
+"""Large tables: published by Spark's tasks, then kept in step like small ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+import runnel
+from tests.lake.duck import Duck
+from tests.lake.places import Place
+from tests.lake.sinks import lake, place, same
+
+__all__ = ["lake", "place"]
+
+
+@pytest.mark.parametrize("mode", ["merge", "append"])
+def test_a_large_table_is_published_by_tasks(
+    mode: str, db: psycopg.Connection[Any], place: Place, lake: Duck, client: runnel.Client
+) -> None:
+    db.execute("CREATE TABLE big (id int, name text, price numeric(12,2), moment timestamptz)")
+    db.execute(
+        "INSERT INTO big SELECT i, 'name ' || i % 1000, i * 0.01, timestamptz '2024-01-01' + i * interval '1 second' "
+        "FROM generate_series(1, 150000) i"
+    )
+    client.create_stream_table("b", "SELECT * FROM big", schedule="1h", sink="ducklake", ducklake_sink_mode=mode)
+    assert lake.rows("SELECT count(*), sum(id), min(moment), max(price) FROM b") == db.execute(
+        "SELECT count(*), sum(id), min(moment), max(price) FROM b"
+    ).fetchall()
+    row = db.execute("SELECT timings ? 'publish' FROM pgtrickle.pgt_refresh_history").fetchone()
+    assert row == (True,)
+    db.execute("DELETE FROM big WHERE id % 1000 = 7; UPDATE big SET name = 'changed' WHERE id BETWEEN 70000 AND 70100")
+    client.refresh("b")
+    assert db.execute("SELECT reason FROM pgtrickle.pgt_refresh_history ORDER BY 1 LIMIT 1").fetchone() == (None,)
+    same(db, lake, "b")
+    place.check(db)
