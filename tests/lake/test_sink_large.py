@@ -17,20 +17,29 @@ __all__ = ["lake", "place"]
 
 @pytest.mark.parametrize("mode", ["merge", "append"])
 def test_a_large_table_is_published_by_tasks(
-    mode: str, db: psycopg.Connection[Any], place: Place, lake: Duck, client: runnel.Client
+    mode: str,
+    db: psycopg.Connection[Any],
+    place: Place,
+    lake: Duck,
+    client: runnel.Client,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("runnel.publish.large.SMALL_ROWS", 2000)
+    monkeypatch.setattr("runnel.publish.large._LEAST_PAGES", 20)
     db.execute("CREATE TABLE big (id int, name text, price numeric(12,2), moment timestamptz)")
     db.execute(
         "INSERT INTO big SELECT i, 'name ' || i % 1000, i * 0.01, timestamptz '2024-01-01' + i * interval '1 second' "
-        "FROM generate_series(1, 150000) i"
+        "FROM generate_series(1, 9000) i"
     )
     client.create_stream_table("b", "SELECT * FROM big", schedule="1h", sink="ducklake", ducklake_sink_mode=mode)
-    assert lake.rows("SELECT count(*), sum(id), min(moment), max(price) FROM b") == db.execute(
-        "SELECT count(*), sum(id), min(moment), max(price) FROM b"
-    ).fetchall()
+    assert (
+        lake.rows("SELECT count(*), sum(id), min(moment), max(price) FROM b")
+        == db.execute("SELECT count(*), sum(id), min(moment), max(price) FROM b").fetchall()
+    )
+    assert db.execute("SELECT count(*) > 2 FROM ducklake.ducklake_data_file").fetchone() == (True,)
     row = db.execute("SELECT timings ? 'publish' FROM pgtrickle.pgt_refresh_history").fetchone()
     assert row == (True,)
-    db.execute("DELETE FROM big WHERE id % 1000 = 7; UPDATE big SET name = 'changed' WHERE id BETWEEN 70000 AND 70100")
+    db.execute("DELETE FROM big WHERE id % 1000 = 7; UPDATE big SET name = 'changed' WHERE id BETWEEN 7000 AND 7100")
     client.refresh("b")
     assert db.execute("SELECT reason FROM pgtrickle.pgt_refresh_history ORDER BY 1 LIMIT 1").fetchone() == (None,)
     same(db, lake, "b")
