@@ -35,18 +35,21 @@ def insert_data_file(
     *,
     begin: int,
     row_id_start: int | None,
+    end: int | None = None,
     partial_max: int | None = None,
+    partition_id: int | None = None,
 ) -> int:
     """Write a data file's own rows of the catalog and leave the table's statistics alone. Returns the file's id."""
     id = draft.new_file_id()
     draft.run(
-        "INSERT INTO {lake}.ducklake_data_file (data_file_id, table_id, begin_snapshot, path, path_is_relative, "
-        "file_format, record_count, file_size_bytes, footer_size, row_id_start, encryption_key, partial_max) "
-        "VALUES (%s, %s, %s, %s, true, 'parquet', %s, %s, %s, %s, %s, %s)",
+        "INSERT INTO {lake}.ducklake_data_file (data_file_id, table_id, begin_snapshot, end_snapshot, path, "
+        "path_is_relative, file_format, record_count, file_size_bytes, footer_size, row_id_start, encryption_key, "
+        "partial_max, partition_id) VALUES (%s, %s, %s, %s, %s, true, 'parquet', %s, %s, %s, %s, %s, %s, %s)",
         (
             id,
             table.id,
             begin,
+            end,
             file.path,
             file.record_count,
             file.size,
@@ -54,6 +57,7 @@ def insert_data_file(
             row_id_start,
             file.encryption_key,
             partial_max,
+            partition_id,
         ),
     )
     draft.run_many(
@@ -99,25 +103,43 @@ def replace_delete_file(
             (old.id, data_file_id),
         )
         schedule_deletion(draft, [(old.id, old.path)])
+    id = insert_delete_file(
+        draft, table, data_file_id, new, begin=begin, end=None, partial_max=None if old is None else draft.id
+    )
+    announce_deletes(draft, table)
+    return id
+
+
+def insert_delete_file(
+    draft: Draft,
+    table: LakeTable,
+    data_file_id: int,
+    file: WrittenFile,
+    *,
+    begin: int,
+    end: int | None,
+    partial_max: int | None,
+) -> int:
+    """Write a delete file's own row of the catalog. Returns its id."""
     id = draft.new_file_id()
     draft.run(
-        "INSERT INTO {lake}.ducklake_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, "
-        "path_is_relative, format, delete_count, file_size_bytes, footer_size, encryption_key, partial_max) "
-        "VALUES (%s, %s, %s, %s, %s, true, 'parquet', %s, %s, %s, %s, %s)",
+        "INSERT INTO {lake}.ducklake_delete_file (delete_file_id, table_id, begin_snapshot, end_snapshot, "
+        "data_file_id, path, path_is_relative, format, delete_count, file_size_bytes, footer_size, encryption_key, "
+        "partial_max) VALUES (%s, %s, %s, %s, %s, %s, true, 'parquet', %s, %s, %s, %s, %s)",
         (
             id,
             table.id,
             begin,
+            end,
             data_file_id,
-            new.path,
-            new.record_count,
-            new.size,
-            new.footer_size,
-            new.encryption_key,
-            None if old is None else draft.id,
+            file.path,
+            file.record_count,
+            file.size,
+            file.footer_size,
+            file.encryption_key,
+            partial_max,
         ),
     )
-    announce_deletes(draft, table)
     return id
 
 

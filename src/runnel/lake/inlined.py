@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -93,6 +94,31 @@ def _together(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(filled) if filled else schema.empty_table()
 
 
+@dataclass(frozen=True, slots=True)
+class InlinedVersions:
+    """All rows of one inlined table, dead ones included, with the columns that it has."""
+
+    name: str
+    columns: tuple[LakeColumn, ...]
+    numbers: list[tuple[int, int, int | None]]
+    """Row id and the snapshots of birth and of death."""
+    arrays: list[pa.Array]
+
+
+def inlined_versions(conn: psycopg.Connection[Any], lake: Lake, table_id: int, at: int) -> list[InlinedVersions]:
+    """What the inlined tables of a lake table hold, of rows born up to a snapshot. For flushing them."""
+    history = ColumnHistory(conn, lake, table_id)
+    born = sql.SQL("begin_snapshot <= %(at)s")
+    found = []
+    for inlined in inlined_tables(conn, lake, table_id):
+        stored = _stored(inlined, history, at)
+        columns = tuple(column for column, _ in stored.values())
+        one = _read_one(conn, lake, inlined, stored, columns, born, {"at": at})
+        if one is not None:
+            found.append(InlinedVersions(inlined.name, columns, *one))
+    return found
+
+
 def _read(
     conn: psycopg.Connection[Any],
     lake: Lake,
@@ -107,32 +133,43 @@ def _read(
     for inlined in inlined_tables(conn, lake, table_id):
         if history is None:
             history = ColumnHistory(conn, lake, table_id)
-        stored = _stored(inlined, history, params["at"])
-        chosen = [column for column in columns if column.id in stored]
-        statement = sql.SQL("SELECT row_id, begin_snapshot, end_snapshot{} FROM {} WHERE {}").format(
-            sql.SQL("").join(
-                sql.SQL(", ") + _expression(stored[c.id][0], sql.Identifier(stored[c.id][1])) for c in chosen
-            ),
-            sql.Identifier(lake.schema, inlined.name),
-            condition,
-        )
-        with conn.cursor(row_factory=tuple_row) as cursor:
-            rows = cursor.execute(statement, params).fetchall()
-        if not rows:
-            continue
-        places = {column.id: 3 + i for i, column in enumerate(chosen)}
-        arrays = [
-            conform(
-                _array([row[places[column.id]] for row in rows], stored[column.id][0]),
-                found_as(stored[column.id][0]),
-                column,
-            )
-            if column.id in places
-            else default_array(column, len(rows))
-            for column in columns
-        ]
-        found.append(([(row[0], row[1], row[2]) for row in rows], arrays))
+        one = _read_one(conn, lake, inlined, _stored(inlined, history, params["at"]), columns, condition, params)
+        if one is not None:
+            found.append(one)
     return found
+
+
+def _read_one(
+    conn: psycopg.Connection[Any],
+    lake: Lake,
+    inlined: InlinedTable,
+    stored: dict[int, tuple[LakeColumn, str]],
+    columns: tuple[LakeColumn, ...],
+    condition: sql.SQL,
+    params: dict[str, Any],
+) -> tuple[list[tuple[int, int, int | None]], list[pa.Array]] | None:
+    chosen = [column for column in columns if column.id in stored]
+    statement = sql.SQL("SELECT row_id, begin_snapshot, end_snapshot{} FROM {} WHERE {}").format(
+        sql.SQL("").join(sql.SQL(", ") + _expression(stored[c.id][0], sql.Identifier(stored[c.id][1])) for c in chosen),
+        sql.Identifier(lake.schema, inlined.name),
+        condition,
+    )
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        rows = cursor.execute(statement, params).fetchall()
+    if not rows:
+        return None
+    places = {column.id: 3 + i for i, column in enumerate(chosen)}
+    arrays = [
+        conform(
+            _array([row[places[column.id]] for row in rows], stored[column.id][0]),
+            found_as(stored[column.id][0]),
+            column,
+        )
+        if column.id in places
+        else default_array(column, len(rows))
+        for column in columns
+    ]
+    return [(row[0], row[1], row[2]) for row in rows], arrays
 
 
 def _stored(inlined: InlinedTable, history: ColumnHistory, at: int) -> dict[int, tuple[LakeColumn, str]]:

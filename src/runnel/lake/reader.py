@@ -135,6 +135,21 @@ def _changes(spec: FileScan, after: int, positions: Ints, snapshots: Ints, tally
             yield batch if count == piece.length else batch.filter(pa.array(chosen))
 
 
+def versions(spec: FileScan, tally: Tally | None = None) -> Iterator[tuple[list[pa.Array], Ints, Ints, Ints]]:
+    """All rows that a file holds, dead ones included: columns, row ids, and the snapshots of birth and of death.
+
+    Those that live have NEVER for the second. For rewriting files, not for reading them.
+    """
+    tally = tally if tally is not None else Tally()
+    positions, snapshots = deletions(spec, tally)
+    ended = spec.file.end if spec.file.end is not None else NEVER
+    for piece in _pieces(spec, tally, snapshot_ids=spec.file.partial_max is not None, row_ids=True):
+        died = np.full(piece.length, ended, dtype=np.int64)
+        inside = (positions >= piece.start) & (positions < piece.start + piece.length)
+        died[positions[inside] - piece.start] = snapshots[inside]
+        yield piece.columns, piece.row_ids, piece.inserted, died
+
+
 def _of_interest(spec: FileScan, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Without the rows that a condition on a column that was read rules out."""
     places = {column.id: place for place, column in enumerate(spec.columns)}
