@@ -182,10 +182,15 @@ def print_lineage(snapshots: Sequence[Lineage]) -> None:
 
     for each in snapshots:
         when = f"{each.written_at:%Y-%m-%d %H:%M:%S}"
-        rows = "row" if each.rows == 1 else "rows"
-        tree = Tree(f"[bold]{_escape(each.lake)} snapshot {each.snapshot}[/]  {when}  {each.rows:,} {rows} changed")
+        changed = f"{counted(each.rows, 'row')} changed"
+        tree = Tree(f"[bold]{_escape(each.lake)} snapshot {each.snapshot}[/]  {when}  {changed}")
         grow(tree, each)
         console().print(tree)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: 1 row, 2 rows."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def size(value: int | None) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.cli.output import JsonOption, done, note, print_json, print_lake_tables, print_lakes
+from runnel.cli.output import JsonOption, counted, done, note, print_json, print_lake_tables, print_lakes
 from runnel.cli.target import DsnOption, HomeOption, absolute, open_client
 from runnel.errors import UserError
 
@@ -34,7 +34,7 @@ def info(name: OptionalName = None, json: JsonOption = False, home: HomeOption =
         print_json({**_fields(lake), "connection": connection, "statements": lake.statements})
         return
     kind = "encrypted lake" if lake.encrypted else "lake"
-    held = f"snapshot {lake.snapshot}, {lake.tables} tables, {lake.views} views"
+    held = f"snapshot {lake.snapshot}, {counted(lake.tables, 'table')}, {counted(lake.views, 'view')}"
     done(f"-- {kind} {lake.name!r}: {held}; files in {lake.data_path}")
     if lake.connection.get("password") or lake.remote:
         done("-- the server may ask for a password: set PGPASSWORD, or put it in ~/.pgpass")
