@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import runnel
-from runnel.catalog import secrets
+from runnel.catalog import lakes, secrets
 from runnel.errors import RunnelError, UserError
+from runnel.model.lake import Lake
 from tests.lake.duck import Duck, connect
 from tests.lake.s3 import S3, SECRET_KEY
 
@@ -239,3 +241,35 @@ def test_a_lake_that_is_read_stays_attached(
     client.attach_lake("mine", "lakes")
     client.create_stream_table("s", "SELECT a + 1 AS b FROM mine.t")
     assert db.execute("SELECT b FROM s").fetchall() == [(2,)]
+
+
+def test_maintenance_is_asked_for_and_comes_by_itself(
+    client: runnel.Client, db: psycopg.Connection, dsn: str, data_path: str
+) -> None:
+    client.attach_lake("sea", "salt", data_path=data_path, create=True)
+    with paste(client.lake_info().statements) as duck:
+        duck.execute("CREATE TABLE t (a int)")
+        for number in range(6):
+            duck.execute(f"INSERT INTO t SELECT {number} FROM range(20)")
+        files = len(list(Path(data_path).rglob("*.parquet")))
+        assert files == 6
+        done = client.maintain_lake("sea")
+        assert (done["merged_files"], done["new_files"], done["skipped"]) == (6, 1, {})
+        assert duck.execute("SELECT count(*), sum(a) FROM t").fetchone() == (120, 300)
+    with pytest.raises(RunnelError, match='no lake "nope"'):
+        client.maintain_lake("nope")
+    first = client.lakes()[0].maintained_at
+    assert first is not None
+    client.set_lake_option("sea", "maintain_every", "1 second")
+    deadline = time.monotonic() + 30
+    while client.lakes()[0].maintained_at == first:
+        assert time.monotonic() < deadline
+        client.lake_info()  # an idle engine sleeps
+        time.sleep(0.2)
+    # A server that is away is an answer, not a hang.
+    client.attach_lake("far", "far", dsn=dsn, data_path=data_path, create=True)
+    db.execute("DELETE FROM pgtrickle.pgt_lakes WHERE name = 'far'")
+    gone = Lake("far", "far", data_path, dsn="host=127.0.0.1 port=1")
+    lakes.save_lake(db, gone)
+    with pytest.raises(RunnelError, match="cannot be reached"):
+        client.maintain_lake("far")

@@ -28,6 +28,7 @@ from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry
 from runnel.engine.requests import answer
 from runnel.engine.standins import Standins
+from runnel.engine.upkeep import Upkeep
 from runnel.errors import TransientError, UserError
 from runnel.schedule.due import Clocked, due_at
 from runnel.schedule.spec import parse_schedule
@@ -86,6 +87,7 @@ class Engine:
         self._housekept = 0.0
         self._lakes = Standins()
         self._lakes_looked = 0.0
+        self._upkeep = Upkeep(dsn, self._on_event)
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -130,6 +132,7 @@ class Engine:
     def close(self) -> None:
         """Let go of everything."""
         self._stopping.set()
+        self._upkeep.close()
         if self._connections:
             try:
                 store.unregister_engine(self._listen)
@@ -249,7 +252,7 @@ class Engine:
             # A query may name a lake table that was made a moment ago.
             self._follow_lakes()
         for request in requests:
-            answer(self.operations(), request, self._control)
+            answer(self.operations(), self._upkeep, request, self._control)
             if self._stopping.is_set():
                 return
 
@@ -328,6 +331,7 @@ class Engine:
                 )
         store.prune_history(self._control, HISTORY_KEPT)
         sinks.tidy(self.operations().refresher)
+        self._upkeep.look(self._control)
         self._follow_ddl()
 
     def _follow_ddl(self) -> None:

@@ -13,6 +13,7 @@ from runnel.engine import lakes
 from runnel.engine.definitions import Caller
 from runnel.engine.explain import explain, validate
 from runnel.engine.operations import Operations
+from runnel.engine.upkeep import Upkeep
 from runnel.errors import RunnelError
 from runnel.sql.describe import user_error
 
@@ -22,9 +23,13 @@ SECRET = ("attach_lake", "set_lake_option")
 """Requests whose arguments may hold credentials: they are not kept."""
 
 
-def answer(operations: Operations, request: Request, control: psycopg.Connection) -> None:
+def answer(operations: Operations, upkeep: Upkeep, request: Request, control: psycopg.Connection) -> None:
     """Carry a request out and store its answer; only a lost connection propagates."""
     try:
+        if request.kind == "maintain_lake":
+            lakes.require_engine_rights(operations.conn, request.role, "maintain lakes")
+            upkeep.answer(request.request_id, request.args.get("name"))
+            return
         if request.kind in SECRET:
             store.forget_arguments(control, request.request_id)
         result = _dispatch(operations, request)
