@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import random
 import threading
@@ -17,11 +18,13 @@ import pytest
 from runnel.lake.catalog import data_files, delete_files, head
 from runnel.lake.commit import LakeConflict, require_untouched, snapshot
 from runnel.lake.files import add_data_files, end_data_file, replace_delete_file
+from runnel.lake.maintain import Settings, maintain
 from runnel.lake.model import Lake, LakeTable
 from runnel.lake.parquet import write_delete_file, write_file
 from runnel.lake.storage import open_store
 from runnel.lake.tables import column, create_table
 from tests.lake.duck import Duck
+from tests.lake.health import assert_healthy
 from tests.lake.writing import Writer, new_lake, positions_in, writer
 
 Clients = Callable[..., Duck]
@@ -110,6 +113,17 @@ class Race:
                 except LakeConflict:
                     self.done("our conflict")
 
+    def maintainer(self, seed: int) -> None:
+        """Merges and flushes whatever it finds, and removes what is no longer needed at once."""
+        eager = Settings(min_files=2, deleted_share=0.01, grace=dt.timedelta(seconds=5))
+        with writer(self.dsn, self.lake) as opened:
+            while time.monotonic() < self.until:
+                report = maintain(opened.conn, opened.observer, self.lake, eager)
+                assert not report.skipped, report
+                if report.tables:
+                    self.done("our maintenance")
+                time.sleep(0.5)
+
     def _insert(self, opened: Writer) -> Callable[[], None]:
         ids = self.ids()
         rows = pa.table({"id": ids, "name": [f"o{id}" for id in ids]})
@@ -124,9 +138,7 @@ class Race:
         base = head(opened.observer, lake)
         old = {each.data_file_id: each for each in delete_files(opened.observer, lake, table, base)}
         files = [
-            each
-            for each in data_files(opened.observer, lake, table, base)
-            if each.partial_max is None and each.id not in self._inlined(opened)
+            each for each in data_files(opened.observer, lake, table, base) if each.id not in self._inlined(opened)
         ]
         if not files:
             return lambda: None
@@ -181,7 +193,7 @@ def test_several_writers_lose_nothing(dsn: str, data_path: str, duck: Clients, s
         with lake.commit() as draft:
             table = create_table(draft, "main", "t", [column("id", "int64"), column("name", "varchar")])
         race = Race(dsn, lake.lake, table, seconds)
-        race.run(race.duckdb, race.ours, race.inserter, race.ours)
+        race.run(race.duckdb, race.ours, race.inserter, race.ours, race.maintainer)
         print(dict(race.count))
         client = duck()
         found = client.rows("SELECT id, rowid, name FROM t")
@@ -191,7 +203,11 @@ def test_several_writers_lose_nothing(dsn: str, data_path: str, duck: Clients, s
         assert client.rows("SELECT count(*), min(id), max(id) FROM t") == [
             (len(found), min(race.expected, default=None), max(race.expected, default=None))
         ]
-        for kind in ("our insert", "our delete", "duckdb insert", "duckdb delete"):
+        for kind in ("our insert", "our delete", "duckdb insert", "our maintenance"):
             assert race.count[kind] > 0, race.count
+        assert_healthy(lake.observer)
+        for report in (maintain(lake.conn, lake.observer, lake.lake) for _ in range(2)):
+            assert not report.skipped
+        assert sorted(row[0] for row in client.rows("SELECT id FROM t")) == sorted(race.expected)
         numbers = client.snapshots()
         assert numbers == list(range(len(numbers)))
