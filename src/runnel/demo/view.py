@@ -1,53 +1,15 @@
-"""What the demo shows at one moment: the state of the stream tables and their most telling rows."""
+"""What a demo shows at one moment: stream tables, the lake, and the answers to everybody's questions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
 from runnel.client import Client, StreamTableStatus
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """A question one would ask a stream table. The first `keys` columns say which row is which."""
-
-    table: str
-    title: str
-    keys: int
-    query: LiteralString
-
-
-EXCERPTS = (
-    Excerpt(
-        "revenue_by_day",
-        "revenue_by_day: the latest day",
-        2,
-        """
-        SELECT to_char(day, 'YYYY-MM-DD') AS day, category, revenue_usd AS revenue, order_count AS orders,
-               unique_customers AS customers
-        FROM revenue_by_day ORDER BY revenue_by_day.day DESC, category LIMIT 6""",
-    ),
-    Excerpt(
-        "customer_lifetime_value",
-        "customer_lifetime_value: the best customers",
-        1,
-        """
-        SELECT email, plan, lifetime_value_usd AS value, total_orders AS orders,
-               to_char(last_order_at, 'DD Mon HH24:MI:SS') AS last_order
-        FROM customer_lifetime_value ORDER BY lifetime_value_usd DESC NULLS LAST, id LIMIT 6""",
-    ),
-    Excerpt(
-        "inventory_health",
-        "inventory_health: what runs out",
-        1,
-        """
-        SELECT sku, stock_count AS stock, units_sold_7d AS sold_7d, stock_status AS status
-        FROM inventory_health WHERE stock_status <> 'OK'
-        ORDER BY stock_status DESC, units_sold_7d DESC, id LIMIT 6""",
-    ),
-)
+from runnel.demo.analyst import Analyst, Answer
+from runnel.demo.story import Story
 
 _CHANGES_READ: LiteralString = """
 SELECT t.pgt_name AS name, count(*) AS refreshes, coalesce(sum(h.changes_read), 0)::bigint AS changes
@@ -57,23 +19,54 @@ WHERE h.status = 'COMPLETED' AND h.action <> 'INITIAL'
 GROUP BY t.pgt_name
 """
 
+_LAKE: LiteralString = """
+SELECT (SELECT max(snapshot_id) FROM ducklake.ducklake_snapshot) AS snapshot, count(*) AS files,
+       coalesce(sum(file_size_bytes), 0)::bigint AS bytes
+FROM ducklake.ducklake_data_file WHERE end_snapshot IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeState:
+    """The lake as its catalog has it."""
+
+    snapshot: int
+    files: int
+    bytes: int
+
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One moment of the shop."""
+    """One moment of a demo."""
 
     tables: Sequence[StreamTableStatus]
-    refreshes: dict[str, int]
-    changes_read: dict[str, int]
-    rows: dict[str, list[dict[str, object]]]
+    refreshes: Mapping[str, int]
+    changes_read: Mapping[str, int]
+    answers: Mapping[str, Answer]
+    lake: LakeState
+    waits: tuple[int, float, float]
+    """Commit to visible in the lake: how many were seen, and p50 and p95 of it in seconds."""
 
 
-def look(client: Client) -> View:
-    """Ask the database, as a dashboard would: the stream tables are ordinary tables."""
+def look(story: Story, client: Client, analyst: Analyst) -> View:
+    """Ask the database, as a dashboard would: the stream tables are ordinary tables. DuckDB asks on its own."""
     read = client.query(_CHANGES_READ)
+    waits = analyst.waits
     return View(
         tables=client.status(),
         refreshes={row["name"]: row["refreshes"] for row in read},
         changes_read={row["name"]: row["changes"] for row in read},
-        rows={each.table: client.query(each.query) for each in EXCERPTS},
+        answers={**_ask_postgres(story, client), **analyst.answers},
+        lake=LakeState(**client.query(_LAKE)[0]),
+        waits=(len(waits.seconds), waits.percentile(0.5), waits.percentile(0.95)),
     )
+
+
+def _ask_postgres(story: Story, client: Client) -> dict[str, Answer]:
+    answers = {}
+    for question in story.questions:
+        if question.asked_in == "PostgreSQL":
+            began = time.perf_counter()
+            rows = client.query(question.query)
+            answers[question.title] = Answer(rows, (time.perf_counter() - began) * 1000, question.query)
+    return answers
