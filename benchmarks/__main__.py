@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import build, capture, idle, latency, modes, refresh_size
+from benchmarks import build, capture, idle, lake_latency, lake_publish, lake_source, latency, modes, refresh_size
 from benchmarks.machine import machine_facts
 from benchmarks.report import Answer, markdown, print_answer
 from benchmarks.stack import Bench, bench_stack
@@ -23,6 +23,9 @@ QUESTIONS: dict[str, Callable[[Bench], Answer]] = {
     "capture": capture.run,
     "idle": idle.run,
     "build": build.run,
+    "lake-latency": lake_latency.run,
+    "lake-source": lake_source.run,
+    "lake-publish": lake_publish.run,
 }
 
 
