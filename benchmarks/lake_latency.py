@@ -49,9 +49,9 @@ def run(bench: Bench) -> Answer:
         question="Commit of an order to visible in the lake, for DuckDB",
         setup=(
             f"revenue_by_day over {count(size)} orders, schedule `{SCHEDULE}`, `sink => 'ducklake'` in mode merge, as "
-            f"Parquet, without inlining, on the file system; {seconds} s at each rate, one order per transaction (ten at "
-            f"1,000 per s). A DuckDB client in a process of its own queries the lake every {POLL_SECONDS * 1000:.0f} ms. "
-            "Writer, server, engine and DuckDB share the machine."
+            f"Parquet, without inlining, on the file system; {seconds} s at each rate, one order per transaction (ten "
+            "at 1,000 per s). A DuckDB client in a process of its own queries the lake every "
+            f"{POLL_SECONDS * 1000:.0f} ms. Writer, server, engine and DuckDB share the machine."
         ),
         grid=Grid(("orders", "p50", "p95", "p99", "longest", "orders seen", "refreshes"), rows),
         breakdown=breakdown("orders", steps),

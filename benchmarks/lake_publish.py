@@ -24,7 +24,7 @@ def run(bench: Bench) -> Answer:
             published.append(timed(lambda: bench.client.alter_stream_table(name, sink="ducklake")))
             copy = f"CREATE TABLE {copied} AS SELECT * FROM live.{name}"
             plain.append(timed(lambda copy=copy: duck.execute(copy)))  # type: ignore[misc]
-            check = f"SELECT count(*), sum(total_usd), sum(id), count(DISTINCT status), max(ordered_at) FROM {{}}"
+            check = "SELECT count(*), sum(total_usd), sum(id), count(DISTINCT status), max(ordered_at) FROM {}"
             assert (
                 duck.execute(check.format(f"lake.{name}")).fetchall() == duck.execute(check.format(copied)).fetchall()
             )
@@ -45,8 +45,8 @@ def run(bench: Bench) -> Answer:
     return Answer(
         question=f"First publish of a {count(size)}-row stream table in the lake",
         setup=(
-            f"All columns of {count(size)} orders, in PostgreSQL already; median of {rounds}. DuckDB copies the same table "
-            "from the same server into the same lake. Runnel also remembers where in the lake each row is, so that "
+            f"All columns of {count(size)} orders, in PostgreSQL already; median of {rounds}. DuckDB copies the same "
+            "table from the same server into the same lake. Runnel also remembers where in the lake each row is, so that "
             "later refreshes find a deleted row without reading Parquet."
         ),
         grid=Grid(("statement", "time", "rows per second", "files", "MiB"), rows),

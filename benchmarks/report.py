@@ -67,9 +67,10 @@ def _rich(grid: Grid) -> Table:
 TEMPLATE = """\
 # Benchmarks
 
-`make bench` measures everything on this page in one run and rewrites it; nothing here is edited by hand. Times are
-seen by a client of PostgreSQL, commit included. The server is the embedded one, durable as users run it (`fsync` and
-`synchronous_commit` on), with the engine (`runnel up`) as a separate process on the same machine.
+`make bench` measures everything on this page and rewrites it (`ARGS="--only lake-latency"` measures one question anew);
+nothing here is edited by hand. Times are seen by a client of PostgreSQL, commit included. The server is the embedded
+one, durable as users run it (`fsync` and `synchronous_commit` on), with the engine (`runnel up`) as a separate process
+on the same machine.
 
 {facts}
 

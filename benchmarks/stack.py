@@ -34,6 +34,11 @@ class Bench:
     """Schemas that hold a shop, by its number of orders."""
 
     @property
+    def lake(self) -> Path:
+        """Where the default lake keeps its files."""
+        return self.server.home.path / "lake"
+
+    @property
     def dsn(self) -> str:
         return self.server.dsn
 
@@ -44,7 +49,14 @@ class Bench:
         """Returns when it is ready."""
         if self.engine is not None:
             return
-        command = [str(Path(sys.executable).with_name("runnel")), "up", "--dsn", self.dsn]
+        command = [
+            str(Path(sys.executable).with_name("runnel")),
+            "up",
+            "--dsn",
+            self.dsn,
+            "--data-path",
+            str(self.lake),
+        ]
         self.engine = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -77,9 +77,9 @@ def dsn(server: EmbeddedServer) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def running_engine(dsn: str, spark: SparkSession) -> Iterator[runnel.Engine]:
+def running_engine(dsn: str, spark: SparkSession, **options: Any) -> Iterator[runnel.Engine]:
     """An engine at work in a thread of this process."""
-    engine = runnel.Engine(dsn, spark=spark)
+    engine = runnel.Engine(dsn, spark=spark, **options)
     engine.start()
     thread = threading.Thread(target=engine.run, name="engine", daemon=True)
     thread.start()

@@ -48,8 +48,8 @@ def stack(your_db: str, spark: SparkSession) -> Iterator[Callable[[list[str]], o
 
         def up(arguments: list[str]) -> object:
             given = dict(zip(arguments[::2], arguments[1::2], strict=True))
-            assert given.keys() == {"--dsn", "--data-path"}, arguments
-            return running.enter_context(running_engine(your_db, spark, data_path=given["--data-path"]))
+            assert given.keys() <= {"--dsn", "--data-path"}, arguments
+            return running.enter_context(running_engine(your_db, spark, data_path=given.get("--data-path")))
 
         yield up
 

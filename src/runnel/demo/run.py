@@ -87,7 +87,7 @@ def _stack(server: EmbeddedServer, master: str, console: Console) -> Iterator[st
         if starting:
             console.print(text, style="dim", markup=False)
 
-    engine = Engine(dsn, master=master, on_event=say)
+    engine = Engine(dsn, master=master, on_event=say, home=server.home.path)
     try:
         engine.start()
         starting = False
