@@ -74,7 +74,8 @@ def run(bench: Bench) -> Answer:
         setup=(
             f"Events in Parquet written by DuckDB, joined with {PRODUCTS:,} products of the same lake and grouped by "
             f"category and day ({CATEGORIES * DAYS:,} groups). DuckDB inserts {DELTA:,} rows, then "
-            f"`refresh_stream_table`; median of {rounds} after {warm} to warm up. Beside it: DuckDB evaluating the query over the whole lake, and a "
+            f"`refresh_stream_table`; median of {rounds} after {warm} to warm up. Beside it: DuckDB evaluating the "
+            "query over the whole lake, and a "
             f"FULL refresh on Spark, which also writes the differences and the state; median of {whole_rounds}."
         ),
         grid=Grid(

@@ -52,12 +52,7 @@ def run_demo(name: str, *, duration: float, rate: float | None, keep: bool, mast
     server = EmbeddedServer(home, on_event=lambda text: console.print(text, style="dim", markup=False))
     try:
         with _stack(server, master, console) as dsn, connect(dsn) as client:
-            _open(story, dsn, console)
-            with contextlib.closing(open_duckdb(dsn)) as duck:
-                _archive(story, duck, console)
-                with contextlib.suppress(KeyboardInterrupt):
-                    _watch(story, client, duck, console, duration, rate or story.rate)
-                return _verify(client, duck, console)
+            return tell(story, client, console, duration=duration, rate=rate or story.rate)
     finally:
         server.stop()
         if keep:
@@ -70,6 +65,16 @@ def run_demo(name: str, *, duration: float, rate: float | None, keep: bool, mast
             )
         else:
             server.remove()
+
+
+def tell(story: Story, client: Client, console: Console, *, duration: float, rate: float) -> bool:
+    """The story in a database with an engine and a lake; true when everything agrees at the end."""
+    _open(story, client.dsn, console)
+    with contextlib.closing(open_duckdb(client.dsn)) as duck:
+        _archive(story, duck, console)
+        with contextlib.suppress(KeyboardInterrupt):
+            _watch(story, client, duck, console, duration, rate)
+        return _verify(client, duck, console)
 
 
 @contextlib.contextmanager
