@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml scripts/ensure-venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: venv ## A shop with live orders and three stream tables (ARGS="--duration 60 --rate 20 --keep")
+demo: venv ## Live orders to stream tables, a lake and DuckDB (ARGS="--duration 60 --rate 20 --keep")
 	@$(BIN)/runnel demo $(ARGS)
 
 test: venv ## Run the tests
