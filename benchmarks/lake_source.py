@@ -28,7 +28,8 @@ GROUP BY p.category, e.day
 
 _EVENTS = f"""
 SELECT i AS id, DATE '2025-01-01' + (hash(i) % {DAYS})::INT AS day, 1 + (hash(i + 1) % {PRODUCTS})::INT AS product_id,
-       ['view', 'buy', 'return', 'test'][1 + (i % 4)::INT] AS kind, ((hash(i + 2) % 10000) / 100)::DECIMAL(10, 2) AS amount
+       ['view', 'buy', 'return', 'test'][1 + (i % 4)::INT] AS kind,
+       ((hash(i + 2) % 10000) / 100)::DECIMAL(10, 2) AS amount
 FROM range({{first}}, {{last}}) t(i)
 """
 
