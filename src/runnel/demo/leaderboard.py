@@ -56,8 +56,8 @@ QUESTIONS = (
         "DuckDB",
         """
         SELECT now.player, now.country, now.score - past.score AS gained, now.score
-        FROM lake.leaderboard__rows now
-        JOIN lake.leaderboard__rows AT (VERSION => {then}) past USING (player_id)
+        FROM lake.leaderboard AS now
+        JOIN lake.leaderboard AS past AT (VERSION => {then}) USING (player_id)
         ORDER BY gained DESC, now.player LIMIT 6""",
     ),
     Question(

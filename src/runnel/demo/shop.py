@@ -106,8 +106,8 @@ QUESTIONS = (
         """
         SELECT region, (now.revenue_usd - past.revenue_usd)::DECIMAL(18, 2) AS revenue,
                now.order_count - past.order_count AS orders, {then} AS since_snapshot
-        FROM lake.revenue_by_region__rows now
-        JOIN lake.revenue_by_region__rows AT (VERSION => {then}) past USING (region) ORDER BY region""",
+        FROM lake.revenue_by_region AS now
+        JOIN lake.revenue_by_region AS past AT (VERSION => {then}) USING (region) ORDER BY region""",
     ),
 )
 
