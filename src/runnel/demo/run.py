@@ -165,7 +165,7 @@ def _watch(
     for question in story.questions:
         print_answer(console, question, view.answers[question.title])
     console.print()
-    console.print(latency_line(story, view))
+    console.print(latency_line(story, view), soft_wrap=True)
 
 
 def _verify(client: Client, duck: DuckDBPyConnection, console: Console) -> bool:
@@ -184,7 +184,8 @@ def _agree(client: Client, duck: DuckDBPyConnection, name: str, console: Console
         held = _bag(client.query(sql.SQL("SELECT * FROM {}").format(sql.Identifier(name))))
         shown = _bag(ask(duck, f'SELECT * FROM {LAKE}."{name}"'))
         if held == shown:
-            console.print(f"[green]✓[/green] {name} in the lake equals {name} in PostgreSQL ({held.total():,} rows)")
+            text = f"[green]✓[/green] {name} in the lake equals {name} in PostgreSQL ({held.total():,} rows)"
+            console.print(text, soft_wrap=True)
             return True
         time.sleep(0.5)
     missing, unexpected = (held - shown).total(), (shown - held).total()

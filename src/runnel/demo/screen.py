@@ -150,7 +150,7 @@ def print_answer(console: Console, question: Question, answer: Answer) -> None:
     """A question in full: its text and all its rows."""
     colour = _COLOURS[question.asked_in]
     console.print(f"\n[{colour}]{question.asked_in}[/{colour}]: {question.title} ({answer.milliseconds:.0f} ms)")
-    console.print(_unindented(answer.query), style="dim", markup=False)
+    console.print(_unindented(answer.query), style="dim", markup=False, soft_wrap=True)
     table = answer_table(answer.rows)
     for row in answer.rows:
         table.add_row(*(str(value) for value in row.values()))

@@ -66,9 +66,11 @@ _UPGRADE = "UPDATE customers SET plan = 'pro' WHERE id = %(customer)s AND plan =
 
 _ARCHIVE = f"""
 CREATE TABLE lake.orders_archive AS
-SELECT i AS id, 1 + (i * 7919 % {CUSTOMERS})::INT AS customer_id, 1 + (i * 104729 % {PRODUCTS})::INT AS product_id,
-       (5 + i * 31 % 20000 / 100)::DECIMAL(10, 2) AS total_usd,
-       now() - to_days(15) - to_seconds(i * 977 % (350 * 86400)) AS ordered_at
+SELECT i AS id, 1 + (hash(i) % {CUSTOMERS})::INT AS customer_id,
+       -- Everybody loves the first products.
+       1 + (hash(i + 1) % {PRODUCTS} * (hash(i + 2) % 100) // 100)::INT AS product_id,
+       (5 + hash(i + 3) % 20000 / 100)::DECIMAL(10, 2) AS total_usd,
+       now() - to_days(15) - to_seconds((hash(i + 4) % (350 * 86400))::BIGINT) AS ordered_at
 FROM range({ARCHIVED_ORDERS}) t(i)
 """
 
@@ -93,7 +95,7 @@ QUESTIONS = (
         "DuckDB",
         """
         SELECT p.category, sum(a.total_usd) AS archived_year, any_value(d.revenue) AS live_days,
-               count(DISTINCT a.customer_id) AS customers
+               count(*) AS archived_orders
         FROM lake.orders_archive a
         JOIN live.public.products p ON p.id = a.product_id
         JOIN (SELECT category, sum(revenue_usd)::DECIMAL(18, 2) AS revenue FROM live.public.revenue_by_day GROUP BY 1) d
