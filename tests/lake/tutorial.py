@@ -64,13 +64,15 @@ class Runner:
         """All blocks in order; the first that fails or prints something else ends it."""
         self.duck = duckdb_with_repository(folder)
         text = page.read_text(encoding="utf-8")
-        with contextlib.closing(self.duck):
+        try:
             for block in blocks(text):
                 printed = self._run(block, page)
                 if block.shown is not None:
                     self.outputs.append((block, printed))
-        if os.environ.get("REWRITE_TUTORIALS"):
-            page.write_text(rewritten(text, self.outputs), encoding="utf-8")
+        finally:
+            self.duck.close()
+            if os.environ.get("REWRITE_TUTORIALS"):
+                page.write_text(rewritten(text, self.outputs), encoding="utf-8")
 
     def _run(self, block: Block, page: Path) -> str:
         text = block.text

@@ -21,7 +21,8 @@ _SECONDS_PER_LOOK = 0.02
 _SECONDS_PER_ROUND = 1.5
 
 _THEN = f"""
-SELECT coalesce(max(snapshot_id) FILTER (snapshot_time <= now() - INTERVAL {SECONDS_BACK} SECOND), {{first}}) AS then
+SELECT coalesce(max(snapshot_id) FILTER (snapshot_time <= now() - INTERVAL {SECONDS_BACK} SECOND), {{first}}) AS then,
+       max(snapshot_id) AS now
 FROM {LAKE}.snapshots() WHERE snapshot_id >= {{first}}
 """
 
@@ -83,8 +84,9 @@ class Analyst:
         duck = conn or self._duck
         query: str = question.query
         if "{then}" in query:
-            then = ask(duck, _THEN.format(first=self._first))[0]["then"]
-            query = query.replace("{then}", str(then))
+            snapshots = ask(duck, _THEN.format(first=self._first))[0]
+            for name in ("then", "now"):
+                query = query.replace(f"{{{name}}}", str(snapshots[name]))
         began = time.perf_counter()
         rows = ask(duck, query)
         return Answer(rows, (time.perf_counter() - began) * 1000, query)

@@ -65,7 +65,7 @@ QUESTIONS = (
         "DuckDB",
         """
         SELECT change_type, count(*) AS rows, count(DISTINCT snapshot_id) AS snapshots
-        FROM lake.table_changes('leaderboard__rows', {then}, (SELECT max(snapshot_id) FROM lake.snapshots()))
+        FROM lake.table_changes('leaderboard__rows', {then}, {now})
         GROUP BY 1 ORDER BY 1""",
     ),
 )

@@ -17,7 +17,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 class Question:
     """Something that people ask all the time. The first `keys` columns say which row is which.
 
-    `{then}` in a question to DuckDB stands for the lake's snapshot of a while ago.
+    `{now}` and `{then}` in a question to DuckDB stand for the lake's snapshot, and for that of a while ago.
     """
 
     title: str
