@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,15 +32,24 @@ def engine(dsn: str, spark: SparkSession, tmp_path: Path) -> Iterator[runnel.Eng
         yield started
 
 
-def test_a_shop_from_orders_to_the_lake(tmp_path: Path) -> None:
-    """As `make demo` does it, in an empty home; nothing is left behind."""
+@pytest.fixture
+def empty_home() -> Iterator[Path]:
+    """A home directory with nothing in it, in a place that PostgreSQL's own account may pass through."""
+    with tempfile.TemporaryDirectory(prefix="runnel-test-", ignore_cleanup_errors=True) as directory:
+        os.chmod(directory, 0o755)
+        yield Path(directory)
+
+
+def test_a_shop_from_orders_to_the_lake(empty_home: Path) -> None:
+    """As `make demo` does it; nothing is left behind."""
+    own = {"HOME": str(empty_home), "TMPDIR": str(empty_home), "COLUMNS": "200"}
     done = subprocess.run(
         [str(Path(sys.executable).with_name("runnel")), "demo", "--duration", "6", "--rate", "10"],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "200", "TMPDIR": str(tmp_path)},
+        env={**own, **{name: os.environ[name] for name in ("PATH", "PYTHONPATH", "JAVA_HOME") if name in os.environ}},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("revenue_by_region", "revenue_by_day", "customer_lifetime_value", "inventory_health"):
@@ -46,8 +57,8 @@ def test_a_shop_from_orders_to_the_lake(tmp_path: Path) -> None:
         assert f"{name} in the lake equals {name} in PostgreSQL" in done.stdout
     assert re.search(r"Commit to lake  p50 [\d.]+ m?s, p95 [\d.]+ m?s", done.stdout), done.stdout
     assert "time travel" in done.stdout and "joined with the live tables" in done.stdout
-    assert not list(tmp_path.glob("runnel-demo-*")), "the demo left its home behind"
-    assert not [each for each in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(each.info["cmdline"])]
+    assert not list(empty_home.glob("runnel-demo-*")), "the demo left its home behind"
+    assert not [each for each in psutil.process_iter(["cmdline"]) if str(empty_home) in str(each.info["cmdline"])]
 
 
 def test_a_leaderboard_for_two_audiences(client: runnel.Client) -> None:
