@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -266,6 +267,14 @@ def test_maintenance_is_asked_for_and_comes_by_itself(
         assert time.monotonic() < deadline
         client.lake_info()  # an idle engine sleeps
         time.sleep(0.2)
+    # A file that nobody knows goes after a day, unless it may belong to another lake.
+    stray = Path(data_path) / "main" / "t" / "ducklake-0197a000-0000-7000-8000-000000000000.parquet"
+    stray.write_bytes(b"PAR1")
+    os.utime(stray, (0, 0))
+    lakes.save_lake(db, Lake("near", "near", f"{data_path}main/"))
+    assert client.maintain_lake("sea")["removed_orphans"] == 0 and stray.exists()
+    lakes.delete_lake(db, "near")
+    assert client.maintain_lake("sea")["removed_orphans"] == 1 and not stray.exists()
     # A server that is away is an answer, not a hang.
     client.attach_lake("far", "far", dsn=dsn, data_path=data_path, create=True)
     db.execute("DELETE FROM pgtrickle.pgt_lakes WHERE name = 'far'")

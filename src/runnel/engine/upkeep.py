@@ -6,6 +6,7 @@ protocol. A request to maintain a lake is answered from here when the work is do
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import queue
 import threading
@@ -19,11 +20,14 @@ from runnel.catalog import lakes as stored
 from runnel.catalog import store
 from runnel.engine.lakes import named
 from runnel.errors import EngineBug, RunnelError, TransientError
-from runnel.lake.maintain import maintain
+from runnel.lake.maintain import Settings, maintain
+from runnel.model.lake import Lake
 
 log = logging.getLogger(__name__)
 
 SECONDS_TO_STOP = 10.0
+FOREVER = dt.timedelta(days=36500)
+OTHER_PLACES = "SELECT data_path FROM pgtrickle.pgt_lakes WHERE name <> %s"
 PENDING = "SELECT path FROM pgtrickle.pgt_lake_uploads WHERE lake = %s"
 
 
@@ -102,7 +106,7 @@ class Upkeep:
         lake = named(conn, task.lake)
         pending = [str(row[0]) for row in conn.execute(PENDING, (lake.name,))]
         with _autocommit(lake.dsn or self._dsn) as work, _autocommit(lake.dsn or self._dsn) as observer:
-            report = asdict(maintain(work, observer, lake, pending=pending))
+            report = asdict(maintain(work, observer, lake, _settings(conn, lake), pending=pending))
         stored.mark_maintained(conn, lake.name)
         log.info("lake %s was tidied: %s", lake.name, {key: value for key, value in report.items() if value})
         return report
@@ -115,6 +119,13 @@ class Upkeep:
         stored.mark_maintained(conn, str(task.lake))
         log.warning("lake %s could not be tidied: %s", task.lake, error)
         self._on_event(f"lake {task.lake} could not be tidied: {error}")
+
+
+def _settings(conn: psycopg.Connection[Any], lake: Lake) -> Settings:
+    """The usual ones; but where lakes share a folder, a file that one does not know may be the other's."""
+    others = [str(row[0]) for row in conn.execute(OTHER_PLACES, (lake.name,))]
+    shared = any(each.startswith(lake.data_path) or lake.data_path.startswith(each) for each in others)
+    return Settings(orphan_grace=FOREVER) if shared else Settings()
 
 
 def _autocommit(dsn: str) -> psycopg.Connection[Any]:
