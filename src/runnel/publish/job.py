@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -113,11 +114,16 @@ def provenance(name: Name, refreshed: Refreshed) -> dict[str, str]:
     """What a snapshot says about its origin."""
     extra = {"refresh_id": refreshed.id, "stream_table": shown(name), "frontier": dict(refreshed.frontier)}
     return {
-        "author": f"pg_trickle/{package_version()}/stream_table/{shown(name)}/{refreshed.id}",
+        "author": f"pg_trickle/{_version()}/stream_table/{shown(name)}/{refreshed.id}",
         "message": f"{refreshed.action} refresh {refreshed.id} of {shown(name)}: "
         f"{refreshed.inserted} rows added, {refreshed.deleted} removed",
         "extra": json.dumps(extra),
     }
+
+
+@cache
+def _version() -> str:
+    return package_version()
 
 
 def shown(name: Name) -> str:

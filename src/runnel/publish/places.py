@@ -66,12 +66,34 @@ class Places:
     """Row ids that the lake does not have."""
 
 
-def stand(observer: Connection, lake: Lake, sink: Sink) -> Standing:
+@dataclass
+class KnownTables:
+    """Tables as they were last seen; nobody can change one without raising the lake's schema version."""
+
+    _seen: dict[tuple[str, str, str | None, int], tuple[int, LakeTable]] = field(default_factory=dict)
+
+    def look(self, observer: Connection, lake: Lake, table_id: int) -> tuple[int, LakeTable | None]:
+        """The lake's newest snapshot, and the table in it."""
+        [(head, version)] = catalog.query(
+            observer,
+            lake,
+            "SELECT snapshot_id, schema_version FROM {lake}.ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1",
+        )
+        key = (lake.schema, lake.data_path, lake.dsn, table_id)
+        seen = self._seen.get(key)
+        if seen is not None and seen[0] == version:
+            return head, seen[1]
+        table = catalog.table_by_id(observer, lake, table_id, head)
+        if table is not None:
+            self._seen[key] = version, table
+        return head, table
+
+
+def stand(observer: Connection, lake: Lake, sink: Sink, known: KnownTables) -> Standing:
     """Look at a published table."""
     table_id = sink.table_id
     assert table_id is not None
-    head = catalog.head(observer, lake)
-    table = catalog.table_by_id(observer, lake, table_id, head)
+    head, table = known.look(observer, lake, table_id)
     if table is None:
         return Standing(head, None)
     [(next_row_id, rows, has_view, inlined_deletes)] = catalog.query(

@@ -32,7 +32,7 @@ from runnel.publish.job import Job, fits
 from runnel.publish.large import is_large, prepare_large, publish_large
 from runnel.publish.model import Published, Refreshed, Result
 from runnel.publish.options import check_columns
-from runnel.publish.places import Standing, stand
+from runnel.publish.places import KnownTables, Standing, stand
 from runnel.publish.rowmap import drop_map
 from runnel.publish.session import Connections, LakeSession
 from runnel.publish.stored import StoredFiles
@@ -56,6 +56,7 @@ class Publisher:
     sessions: Sessions
     connections: Connections = field(init=False)
     stored: StoredFiles = field(default_factory=StoredFiles)
+    known: KnownTables = field(default_factory=KnownTables)
 
     def __post_init__(self) -> None:
         self.connections = Connections(self.dsn)
@@ -199,7 +200,7 @@ class Publication:
         if sink.table_id is None:
             standing = Standing(catalog.head(session.observer, session.lake), None)
         else:
-            standing = stand(session.observer, session.lake, sink)
+            standing = stand(session.observer, session.lake, sink, self.publisher.known)
         columns = published(result.columns, result.scales)
         check_columns(sink, result.name, [c.name for c in columns])
         return Job(

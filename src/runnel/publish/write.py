@@ -128,9 +128,18 @@ class FileWriter:
         """Upload files while the next are being made."""
         store = open_store(table.path, self.lake.options)
         sent: list[WrittenFile] = []
+        made = iter(made)
+        ahead = list(itertools.islice(made, 2))
+        if len(ahead) < 2:  # noqa: PLR2004
+            for only in ahead:
+                self.uploads.start(self.lake.name, [table.path + only.file.path])
+                began = time.perf_counter()
+                store.put(table.path + only.file.path, memoryview(only.data))
+                self.milliseconds += (time.perf_counter() - began) * 1000
+            return [only.file for only in ahead]
         with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
             waiting = []
-            for encoded in made:
+            for encoded in itertools.chain(ahead, made):
                 self.uploads.start(self.lake.name, [table.path + encoded.file.path])
                 waiting.append(pool.submit(store.put, table.path + encoded.file.path, memoryview(encoded.data)))
                 sent.append(encoded.file)
