@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
 from runnel.lake.catalog import data_files, head, table_by_id
 from runnel.lake.changes import plan_changes, read_changes
 from runnel.lake.maintain import Settings, maintain
+from runnel.lake.parquet import file_name
 from runnel.lake.scan import plan_scan, read_all
 from runnel.lake.tables import column, create_table
 from tests.lake.duck import Duck
@@ -235,6 +237,26 @@ def test_unknown_files_go_when_they_are_old(lake: Writer, duck: Clients) -> None
     report = maintain(lake.conn, lake.observer, lake.lake, quiet, pending=pending)
     assert report.removed_orphans == 2
     assert set(folder.iterdir()) == kept | {folder / "ducklake-waiting.parquet", folder / "readme.txt"}
+
+
+def test_one_maintenance_at_a_time_and_what_a_killed_one_left(lake: Writer, dsn: str) -> None:
+    table = new_table(lake)
+    for i in range(3):
+        append(lake, table, numbers(i * 10, i * 10 + 10))
+    left = Path(table.path) / file_name("moved-delete")
+    left.write_bytes(b"x")
+    uncommitted = Path(table.path) / file_name()
+    uncommitted.write_bytes(b"x")
+    lock = "SELECT {}(hashtextextended('runnel lake maintenance ducklake', 0))"
+    with psycopg.connect(dsn, autocommit=True) as other:
+        other.execute(lock.format("pg_advisory_lock").encode())
+        assert maintain(lake.conn, lake.observer, lake.lake, EAGER).skipped.keys() == {"*"}
+    report = maintain(lake.conn, lake.observer, lake.lake, Settings(min_files=2), stopping=lambda: True)
+    assert (report.tables, left.exists()) == ([], True)
+    report = maintain(lake.conn, lake.observer, lake.lake, Settings(min_files=2))
+    assert (report.merged_files, report.removed_orphans) == (3, 1)
+    assert not left.exists()
+    assert uncommitted.exists()
 
 
 def test_an_object_store_is_maintained_too(dsn: str, s3: S3, bucket: str) -> None:

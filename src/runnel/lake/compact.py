@@ -22,7 +22,7 @@ from runnel.lake.commit import Draft, LakeConflict, conflict, snapshot
 from runnel.lake.files import insert_data_file, insert_delete_file, schedule_deletion
 from runnel.lake.inlined import InlinedVersions
 from runnel.lake.model import DataFile, DeleteFile, Lake, LakeColumn, LakeTable, WrittenFile
-from runnel.lake.parquet import ROW_ID, SNAPSHOT_ID, write_delete_file, write_file
+from runnel.lake.parquet import ROW_ID, SNAPSHOT_ID, file_name, write_delete_file, write_file
 from runnel.lake.reader import NEVER, FileScan, versions
 from runnel.lake.scan import _NO_FILE, describe
 from runnel.lake.statements import Row, execute
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 Ints = npt.NDArray[np.int64]
+
+MOVED = "moved"
+"""In the names of files that maintenance makes: only one maintenance works on a lake, so the next one knows that such
+a file without a row of the catalog was left behind."""
 
 OPTIMISTIC = 2
 """Times that files are prepared before the catalog is locked; after that, they are prepared under the lock."""
@@ -77,6 +81,12 @@ class Workshop:
     def store(self) -> Store:
         return open_store(self.table.path, self.lake.options)
 
+    def name(self, kind: str = "") -> str:
+        """A name for a file of this table, which is removed again if it is not committed."""
+        name = file_name(f"{MOVED}-{kind}" if kind else MOVED)
+        self.uploaded.append(self.table.path + name)
+        return name
+
     def write(self, lives: Lives, since: int) -> Iterator[NewFile]:
         """Write rows to a live file and to dead ones. What died before snapshot `since` nobody can ask for."""
         alive = lives.died == NEVER
@@ -98,15 +108,20 @@ class Workshop:
             rows = rows.append_column(SNAPSHOT_ID, pa.array(born, pa.int64()))
         store, encrypt = self.store, self.lake.encrypted
         file = write_file(
-            store, self.table.path, rows.to_batches(), lives.columns, compression=self.compression, encrypt=encrypt
+            store,
+            self.table.path,
+            rows.to_batches(),
+            lives.columns,
+            compression=self.compression,
+            encrypt=encrypt,
+            name=self.name(),
         )
-        self.uploaded.append(self.table.path + file.path)
         earlier = np.flatnonzero(died < end) if end is not None else np.empty(0, dtype=np.int64)
         deletes = None
         if len(earlier):
             deaths = {int(place): int(died[place]) for place in earlier}
-            deletes = write_delete_file(store, self.table.path, self.table.path + file.path, deaths, encrypt=encrypt)
-            self.uploaded.append(self.table.path + deletes.path)
+            path = self.table.path + file.path
+            deletes = write_delete_file(store, self.table.path, path, deaths, encrypt=encrypt, name=self.name("delete"))
         yield NewFile(
             file,
             int(born.min()),

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import RunnelError
 from runnel.lake import sweep
 from runnel.lake.catalog import ColumnHistory, data_files, delete_files, head, inlined_deletes, oldest, tables
-from runnel.lake.compact import Change, Workshop, lives_of_files, lives_of_inlined, scans_of, state_of
+from runnel.lake.compact import MOVED, Change, Workshop, lives_of_files, lives_of_inlined, scans_of, state_of
 from runnel.lake.inlined import inlined_versions
 from runnel.lake.input import Tally
 from runnel.lake.model import DataFile, Lake, LakeColumn, LakeTable
@@ -73,29 +74,52 @@ def maintain(
     *,
     only: Collection[str] | None = None,
     pending: Collection[str] = (),
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Report:
     """Do all there is to do, table by table, each change in a transaction and a snapshot of its own.
 
     Both connections are in autocommit. `only` names tables as `schema.name`; `pending` are paths of files that
-    somebody has uploaded and not committed yet. A table that fails is skipped; the others are done.
+    somebody has uploaded and not committed yet; `stopping` is asked before each table. A table that fails is skipped;
+    the others are done.
     """
     settings, report = settings or Settings(), Report()
-    for table in tables(observer, lake, head(observer, lake)):
-        name = f"{table.schema}.{table.name}"
-        if only is not None and name not in only:
-            continue
-        workshop = Workshop(conn, observer, lake, table, settings.compression)
-        try:
-            changed = flush(workshop, settings, report)
-            changed = merge(workshop, settings, report) or changed
-        except RunnelError as error:
-            report.skipped[name] = str(error)
-            continue
-        if changed:
-            report.tables.append(name)
-    report.removed_files += sweep.remove_scheduled(conn, lake, settings.grace)
-    report.removed_orphans += sweep.remove_orphans(observer, lake, settings.orphan_grace, pending)
+    with _alone(observer, lake) as alone:
+        if not alone:
+            report.skipped["*"] = "another maintenance of the lake is at work"
+            return report
+        for table in tables(observer, lake, head(observer, lake)):
+            name = f"{table.schema}.{table.name}"
+            if stopping():
+                return report
+            if only is None or name in only:
+                _maintain_table(Workshop(conn, observer, lake, table, settings.compression), settings, report)
+        report.removed_files += sweep.remove_scheduled(conn, lake, settings.grace)
+        report.removed_orphans += sweep.remove_orphans(observer, lake, settings.orphan_grace, pending, left=MOVED)
     return report
+
+
+@contextmanager
+def _alone(conn: Connection[Any], lake: Lake) -> Iterator[bool]:
+    """Whether nobody else maintains the lake; nobody will until the block ends."""
+    key = ("hashtextextended('runnel lake maintenance ' || %s, 0)", (lake.schema,))
+    [(alone,)] = execute(conn, lake.schema, f"SELECT pg_try_advisory_lock({key[0]})", key[1]).fetchall()
+    try:
+        yield bool(alone)
+    finally:
+        if alone and not conn.closed:
+            execute(conn, lake.schema, f"SELECT pg_advisory_unlock({key[0]})", key[1])
+
+
+def _maintain_table(workshop: Workshop, settings: Settings, report: Report) -> None:
+    name = f"{workshop.table.schema}.{workshop.table.name}"
+    try:
+        changed = flush(workshop, settings, report)
+        changed = merge(workshop, settings, report) or changed
+    except RunnelError as error:
+        report.skipped[name] = str(error)
+        return
+    if changed:
+        report.tables.append(name)
 
 
 def flush(workshop: Workshop, settings: Settings, report: Report) -> bool:
@@ -118,8 +142,10 @@ def flush(workshop: Workshop, settings: Settings, report: Report) -> bool:
         for scan in scans_of(observer, lake, table, files, ()):
             positions, snapshots = deletions(scan, Tally())
             deaths = dict(zip(positions.tolist(), snapshots.tolist(), strict=True))
-            written = write_delete_file(workshop.store, table.path, scan.file.path, deaths, encrypt=lake.encrypted)
-            workshop.uploaded.append(table.path + written.path)
+            name = workshop.name("delete")
+            written = write_delete_file(
+                workshop.store, table.path, scan.file.path, deaths, encrypt=lake.encrypted, name=name
+            )
             deletes.append((scan.file, written, (min(deaths.values()), max(deaths.values()))))
         return Change(lake, table, tuple(new), state=state, deletes=tuple(deletes), inlined=tuple(rows))
 

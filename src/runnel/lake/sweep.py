@@ -39,15 +39,27 @@ def remove_scheduled(conn: Connection[Any], lake: Lake, grace: dt.timedelta) -> 
     return len(rows)
 
 
-def remove_orphans(conn: Connection[Any], lake: Lake, grace: dt.timedelta, pending: Collection[str] = ()) -> int:
+def remove_orphans(
+    conn: Connection[Any],
+    lake: Lake,
+    grace: dt.timedelta,
+    pending: Collection[str] = (),
+    *,
+    left: str | None = None,
+) -> int:
     """Remove files below the lake's folder that no catalog row knows. Returns how many.
 
-    Only files older than the time of grace, and none of `pending`: their writers may be about to commit them. The
-    store is listed before the catalog is read, so that a file which is committed meanwhile is known.
+    Only files older than the time of grace, and none of `pending`: their writers may be about to commit them. Files
+    with `left` in their names are the caller's own kind, and go whatever their age. The store is listed before the
+    catalog is read, so that a file which is committed meanwhile is known.
     """
     store = open_store(lake.data_path, lake.options)
     before = dt.datetime.now(dt.UTC) - grace
-    old = [each.path for each in store.list(lake.data_path) if each.modified <= before and _ours(each.path)]
+    old = [
+        each.path
+        for each in store.list(lake.data_path)
+        if _ours(each.path) and (each.modified <= before or (left and f"-{left}" in each.path.rpartition("/")[2]))
+    ]
     if not old:
         return 0
     known = known_paths(conn, lake) | set(pending)
