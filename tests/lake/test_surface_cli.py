@@ -52,6 +52,7 @@ def test_the_life_of_a_lake(cli: Cli, data_path: str, duck: Callable[..., Duck],
             if not line.startswith("INSTALL"):
                 pasted.execute(line)
         pasted.execute("CREATE TABLE fish AS SELECT range AS id FROM range(1000)")
+    assert "nothing to tidy" in cli("lake", "maintain").output
     shown = cli("lake", "tables", "sea").output
     assert "fish" in shown and "1,000" in shown and "id int64" in shown
     (listed,) = json.loads(cli("lake", "tables", "--json").output)

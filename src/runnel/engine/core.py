@@ -23,6 +23,7 @@ from runnel.catalog.migrate import migrate, package_version
 from runnel.engine import lakes, sinks
 from runnel.engine.definitions import release_sources
 from runnel.engine.gate import WakeGate
+from runnel.engine.housekeeping import prune, repair_capture
 from runnel.engine.operations import Operations
 from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry
@@ -47,7 +48,6 @@ LAKE_LOOK_SECONDS = 0.1
 LAKE_POLL_SECONDS = 1.0
 """How often lakes are looked at that cannot tell of new snapshots."""
 RECONNECT_SECONDS = 0.5
-HISTORY_KEPT = 1000
 RUNNABLE = ("ACTIVE", "INITIALIZING")
 SLIP_SECONDS = 0.5
 """A refresh that starts this much late still counts from when it was due."""
@@ -319,39 +319,11 @@ class Engine:
         if time.time() - self._housekept < HOUSEKEEPING_SECONDS:
             return
         self._housekept = time.time()
-        self._control.execute("SELECT pgtrickle._capture_cleanup()")
-        release_sources(self._control)
-        for pgt_id in {u for reads in self._registry.graph.values() for u in reads}:
-            if pgt_id in self._registry.rows:
-                self._control.execute(
-                    f"DELETE FROM pgtrickle_changes.log_{pgt_id} WHERE pgt_version <= (SELECT min(coalesce("
-                    f"(s.frontier->'stream_tables'->>%s)::int8, 0)) FROM pgtrickle.pgt_stream_tables s "
-                    f"JOIN pgtrickle.pgt_dependencies d USING (pgt_id) WHERE d.source_pgt_id = %s)".encode(),
-                    (str(pgt_id), pgt_id),
-                )
-        store.prune_history(self._control, HISTORY_KEPT)
+        prune(self._control, self._registry)
         sinks.tidy(self.operations().refresher)
         self._upkeep.look(self._control)
-        self._follow_ddl()
-
-    def _follow_ddl(self) -> None:
-        """On servers without event triggers: notice what DDL did to sources, and repair capture."""
-        for (oid,) in self._control.execute("SELECT source_relid FROM pgtrickle._capture_drift()").fetchall():
-            try:
-                self._control.execute("SELECT pgtrickle._capture_install(%s, '{}')", (oid,))
-            except psycopg.OperationalError:
-                raise
-            except psycopg.Error:
-                # A source that is gone; its readers are put in ERROR below.
-                log.info("capture of table %s cannot be repaired", oid, exc_info=True)
-                continue
-            # What happened in between was not captured: a partition with rows may have come or gone.
-            for reader in self._registry.readers(oid):
-                store.set_needs_reinit(self._control, reader, True)
-            self._mark_dirty(oid)
-        marked = self._control.execute("SELECT pgtrickle._mark_broken()").fetchone()
-        if marked and marked[0]:
-            self._registry.reload(self._control)
+        for source in repair_capture(self._control, self._registry):
+            self._mark_dirty(source)
 
     def _sleep(self, seconds: float) -> None:
         """Until something is heard, asked for, or due."""

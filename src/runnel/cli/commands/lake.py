@@ -20,6 +20,14 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+DEEDS = {
+    "merged_files": "{merged_files:,} files merged into {new_files:,}",
+    "flushed_rows": "{flushed_rows:,} inlined rows written out",
+    "flushed_deletes": "{flushed_deletes:,} inlined deletes written out",
+    "removed_files": "{removed_files:,} files removed that no snapshot needs",
+    "removed_orphans": "{removed_orphans:,} files removed that no catalog knows",
+}
+
 NameArgument = Annotated[str, typer.Argument(help="Lake.")]
 OptionalName = Annotated[str | None, typer.Argument(help="Lake; the default one when none is named.")]
 
@@ -165,9 +173,8 @@ def maintain(
     if json:
         print_json(result)
         return
-    counts = {key: value for key, value in result.items() if isinstance(value, int) and value}
-    said = ", ".join(f"{count:,} {key.replace('_', ' ')}" for key, count in counts.items())
-    done(f"Done: {said}." if said else "There was nothing to tidy.")
+    said = [text.format(**result) for key, text in DEEDS.items() if result.get(key)]
+    done(f"Done: {', '.join(said)}." if said else "There was nothing to tidy.")
     for table, reason in (result.get("skipped") or {}).items():
         note(f"{table} was left as it is: {reason}")
 
