@@ -7,19 +7,30 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import psycopg
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from runnel.errors import SchemaDriftError
 from runnel.lake.changes import ChangeSet, Expired
+from runnel.lake.scan import Scan
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
 from runnel.refresh.maintained import LakeSource, Maintained
+from runnel.sources.arrow import leaf_schema
 from runnel.sources.lake import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
 from runnel.sources.staging import Staging
-from runnel.sources.statements import WEIGHT, Buffer, Restriction
-from runnel.spark.session import SMALL_ROWS
+from runnel.sources.statements import WEIGHT, Buffer, Clock, Restriction, after_query
+from runnel.sources.translate import translate
+from runnel.spark.ducklake import scan_frame
+from runnel.spark.job import run
+from runnel.spark.lake_stage import TABLE, Staged, staging_reader
+from runnel.spark.session import SMALL_ROWS, Sessions
 from runnel.sql.lake_names import staged_table
+
+TASK_ROWS = 2_000_000
+"""A read by keys that goes through more rows than this is done by Spark's tasks."""
 
 AsEngine = Callable[[], AbstractContextManager[None]]
 
@@ -29,6 +40,7 @@ class LakeAccess:
     """One stream table's view of its lake tables."""
 
     conn: psycopg.Connection
+    sessions: Sessions
     reads: LakeReads
     staging: Staging
     table: Maintained
@@ -103,6 +115,10 @@ class LakeAccess:
     def buffer(self, leaf: Leaf, relation: Relation, textual: frozenset[str]) -> Buffer:
         """The staged changes of a leaf's source, netted if an expression could fail on rows that came and went."""
         names = {name: quote(name).replace("%", "%%") for name in sorted(leaf.uses)}
+        if not self.has_changes(relation):
+            types = {c.name: c.type.sql for c in relation.columns}
+            nothing = ", ".join([f"0::int8 AS {WEIGHT}", *(f"NULL::{types[n]} AS {c}" for n, c in names.items())])
+            return Buffer(f"SELECT {nothing} WHERE false", {})
         table = self._delta(relation.oid).sql()
         if not (leaf.may_raise and names):
             return Buffer(f"SELECT {', '.join([WEIGHT, *names.values()])} FROM {table}", {})
@@ -119,21 +135,65 @@ class LakeAccess:
             rows = scanned(scan, self.io)
             self.staging.fill(self.conn, staged_table(source.oid), columns, rows, self.table.owner)
 
-    def stage_rows(self, leaf: Leaf, relation: Relation, restriction: Restriction | None) -> str | None:
-        """Copy the rows that a leaf's read needs; the table that holds them, or None when there are too many."""
+    def stage_rows(
+        self, leaf: Leaf, relation: Relation, restriction: Restriction | None, *, all_of_it: bool = False
+    ) -> str | None:
+        """Copy the rows that a leaf's read needs; the table that holds them.
+
+        None when they are too many, unless all must be here: then Spark's tasks read the table.
+        """
         assert relation.lake is not None
-        names = leaf.uses or (relation.columns[0].name,)
+        names = _names(leaf, relation)
         keys = None if restriction is None else _keys(leaf, names, restriction)
         scan = self.reads.scan(relation.lake, names, keys)
-        if restriction is None and scanned_rows(scan) > SMALL_ROWS:
+        if not keys and not all_of_it and scanned_rows(scan) > SMALL_ROWS:
             return None
+        rows = scanned(scan, self.io)
+        if keys and scanned_rows(scan) > TASK_ROWS:
+            # The keys are spread over many files: tasks look for them side by side, and few rows come back.
+            self.io.count(scan)
+            frame = scan_frame(self.sessions.large, scan, self.reads.history(relation.lake), native=False)
+            rows = iter(run(frame).to_batches())
         target = Name("pg_temp", f"pgt_lake_rows_{relation.oid}")
         with self.as_engine():
-            self.staging.fill(self.conn, target, _columns(relation, names), scanned(scan, self.io), self.table.owner)
+            self.staging.fill(self.conn, target, _columns(relation, names), rows, self.table.owner)
         return target.sql()
+
+    # -- whole reads by Spark --------------------------------------------------------------------------------
+
+    def frame(self, leaf: Leaf, relation: Relation, clock: Clock, dsn: str, role: str | None) -> DataFrame:
+        """A whole leaf as Spark reads it; what Spark cannot compute exactly its tasks let PostgreSQL compute."""
+        assert relation.lake is not None
+        names = _names(leaf, relation)
+        scan = self.reads.scan(relation.lake, names)
+        self.io.count(scan)
+        precise = all(f.type != "timestamp_ns" for f in relation.lake.fields if f.name in names)
+        translated = translate(leaf, relation.columns, self.table.settings) if precise else None
+        if translated is None:
+            return self._staged_frame(leaf, relation, scan, clock, dsn, role)
+        rows = scan_frame(self.sessions.large, scan, self.reads.history(relation.lake)).toDF(*names)
+        for condition in translated.filters:
+            rows = rows.where(condition)
+        return rows.selectExpr(*(translated.columns or ("CAST(NULL AS BOOLEAN) AS nothing",)))
+
+    def _staged_frame(
+        self, leaf: Leaf, relation: Relation, scan: Scan, clock: Clock, dsn: str, role: str | None
+    ) -> DataFrame:
+        query = after_query(leaf, Name("pg_temp", TABLE).sql(), clock)
+        schema = leaf_schema(leaf, weight=False)
+        columns = tuple(f"{quote(c.name)} {c.type.sql}" for c in _columns(relation, _names(leaf, relation)))
+        staged = Staged(dsn, columns, query.text, query.params, self.table.settings, role, schema)
+        shares = [[spec] for spec in scan.files]
+        numbers = self.sessions.large.range(0, len(shares) + 1, 1, len(shares) + 1)
+        return numbers.mapInArrow(staging_reader(staged, shares, scan.inlined), from_arrow_schema(schema))
 
     def _delta(self, oid: int) -> Name:
         return Name("pg_temp", f"pgt_lake_delta_{oid}")
+
+
+def _names(leaf: Leaf, relation: Relation) -> tuple[str, ...]:
+    """The columns to read; a row without any still counts, so there is always one."""
+    return leaf.uses or (relation.columns[0].name,)
 
 
 def _columns(relation: Relation, names: Sequence[str]) -> list[Column]:

@@ -86,17 +86,17 @@ class LeafAccess:
         query = after_query(leaf, relation, self.clock, restriction=restriction)
         return read_arrow(self.conn, query, leaf_schema(leaf, weight=False))
 
-    def _readable(self, leaf: Leaf, restriction: Restriction | None) -> str | None:
+    def _readable(self, leaf: Leaf, restriction: Restriction | None, *, all_of_it: bool = False) -> str | None:
         """The relation with the rows of a leaf; rows of a lake are staged first, unless there are too many."""
         if isinstance(leaf.source, Relation) and leaf.source.lake is not None:
-            return self.lakes.stage_rows(leaf, leaf.source, restriction)
+            return self.lakes.stage_rows(leaf, leaf.source, restriction, all_of_it=all_of_it)
         return self.relation_sql(leaf)
 
     def keys(self, leaf: Leaf, restriction: Restriction | None, columns: tuple[int, ...]) -> pa.Table:
         """The keys of a leaf with their multiplicities."""
         if restriction is not None and restriction.is_empty:
             return leaf_schema(leaf, columns, weight=True).empty_table()
-        relation = self._readable(leaf, restriction)
+        relation = self._readable(leaf, restriction, all_of_it=True)
         assert relation is not None
         query = after_query(leaf, relation, self.clock, restriction=restriction, keys=columns)
         return read_arrow(self.conn, query, leaf_schema(leaf, columns, weight=True))
@@ -119,9 +119,8 @@ class LeafAccess:
     def delta_query(self, leaf: Leaf, frontier: Frontier) -> Query:
         """The SELECT of what changed in a leaf since the frontier."""
         buffer = self._buffer(leaf, frontier)
-        relation = self.relation_sql(leaf)
-        if leaf.clock_filters:
-            relation = self._readable(leaf, None) or relation
+        relation = self._readable(leaf, None, all_of_it=True) if leaf.clock_filters else self.relation_sql(leaf)
+        assert relation is not None
         return delta_query(leaf, buffer, relation, self.clock)
 
     def may_have_changed(self, leaf: Leaf) -> bool:
@@ -164,6 +163,8 @@ class LeafAccess:
         schema = leaf_schema(leaf, weight=False)
         relation = leaf.source
         assert isinstance(relation, Relation)
+        if relation.lake is not None:
+            return self.lakes.frame(leaf, relation, self.clock, self.dsn, self.role)
         queries: list[str] = []
         params: Mapping[str, object] = {}
         for name, pages in self._parts(leaf):

@@ -172,7 +172,7 @@ class RefreshTransaction:
         return "DIFFERENTIAL", None
 
     def _lake_access(self, table: Maintained) -> LakeAccess:
-        return LakeAccess(self.conn, self.lakes, self.staging, table, partial(self._as_engine, table))
+        return LakeAccess(self.conn, self.sessions, self.lakes, self.staging, table, partial(self._as_engine, table))
 
     def _frontier(self, table: Maintained, lakes: LakeAccess) -> Frontier:
         return Frontier(

@@ -107,6 +107,11 @@ class LakeReads:
             self._reading(lake), lake, table, self.head(ref), [c.name for c in columns], keys=wanted, bounds=None
         )
 
+    def history(self, ref: LakeRef) -> catalog.ColumnHistory:
+        """How the table's columns came to be."""
+        lake = self.lake(ref)
+        return catalog.ColumnHistory(self._reading(lake), lake, ref.table_id)
+
     def _reading(self, lake: Lake) -> Connection:
         return self.catalogs.reading(lake, self.conn)
 
@@ -118,6 +123,13 @@ class LakeIo:
     tally: Tally = field(default_factory=Tally)
     pruned: int = 0
     inlined: int = 0
+
+    def count(self, scan: Scan) -> None:
+        """A scan by tasks: its files are taken to be read whole."""
+        self.pruned += scan.pruned
+        self.inlined += scan.inlined.num_rows
+        self.tally.files += len(scan.files)
+        self.tally.bytes += sum(spec.file.size for spec in scan.files)
 
     def as_json(self) -> dict[str, int]:
         return {

@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from runnel.lake.copytext import as_text
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
-from runnel.sources.lake_text import as_text
 from runnel.sources.statements import WEIGHT
 from runnel.transport import render_csv
 

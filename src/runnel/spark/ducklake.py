@@ -71,7 +71,7 @@ def read_ducklake(
         needed = list(dict.fromkeys([*chosen, *(columns_in(where, found.columns) if where else ())]))
         scan = plan_scan(conn, opened, found, at, needed, keys, bounds)
         history = ColumnHistory(conn, opened, found.id)
-    frame = _scan_frame(spark, scan, history, native=native)
+    frame = scan_frame(spark, scan, history, native=native)
     if where:
         frame = frame.where(where)
     return frame if needed == chosen else frame.select(*(_named(name) for name in chosen))
@@ -104,7 +104,8 @@ def read_ducklake_changes(
 # --- a table at a version
 
 
-def _scan_frame(spark: SparkSession, scan: Scan, history: ColumnHistory, *, native: bool) -> DataFrame:
+def scan_frame(spark: SparkSession, scan: Scan, history: ColumnHistory, *, native: bool = True) -> DataFrame:
+    """The rows of a scan that was planned elsewhere, in the lake's own column names."""
     chosen = st.StructType([spark_field(column) for column in scan.columns])
     readable = native and bool(scan.columns) and all(is_native(column) for column in scan.columns)
     scanned = [spec for spec in scan.files if readable and _is_scannable(spark, spec, history)]

@@ -1,4 +1,4 @@
-"""Values of lakes as PostgreSQL's input functions read them."""
+"""Values of lakes as PostgreSQL's input functions read them. Tasks import this module: it needs pyarrow only."""
 
 from __future__ import annotations
 
