@@ -52,6 +52,8 @@ class Refresh:
     error_message: str | None
     timings: Mapping[str, float] | None
     spark_jobs: int | None
+    lake_io: Mapping[str, int] | None = None
+    """Files and bytes read of lakes, files skipped by their statistics, inlined rows."""
 
     @property
     def milliseconds(self) -> float | None:

@@ -295,15 +295,16 @@ ORDER BY t.pgt_schema, t.pgt_name
 
 _HISTORY_OF_ONE: LiteralString = """
 SELECT %(name)s::text AS name, h.start_time, h.end_time, h.data_timestamp, h.action, h.status, h.initiated_by,
-       h.changes_read, h.rows_inserted, h.rows_deleted, h.reason, h.error_message, h.timings, h.spark_jobs
+       h.changes_read, h.rows_inserted, h.rows_deleted, h.reason, h.error_message, h.timings, h.spark_jobs, l.lake_io
 FROM pgtrickle.get_refresh_history(%(name)s, %(limit)s) h
-ORDER BY h.refresh_id DESC
+LEFT JOIN pgtrickle.pgt_refresh_history l USING (refresh_id)
+ORDER BY refresh_id DESC
 """
 
 _HISTORY_OF_ALL: LiteralString = """
 SELECT t.pgt_relid::regclass::text AS name, h.start_time, h.end_time, h.data_timestamp, h.action, h.status,
        h.initiated_by, h.changes_read, h.rows_inserted, h.rows_deleted, h.reason, h.error_message, h.timings,
-       h.spark_jobs
+       h.spark_jobs, h.lake_io
 FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_stream_tables t USING (pgt_id)
 ORDER BY h.refresh_id DESC LIMIT %(limit)s
 """

@@ -129,6 +129,10 @@ def test_publishing_from_the_command_line(
     cli("refresh", "s")
     assert len(list((tmp_path / "deltas").glob("*.parquet"))) >= 1
     assert "refresh" in cli("lineage", "s").output
+    cli("create", "again", "SELECT id FROM sea.s__log WHERE id > 2", "--schedule", "@yearly")
+    assert "2 files, " in cli("history", "again").output and "read of lakes" in cli("history").output
+    assert ", ducklake:sea.main.s__log " in cli("explain", "again").output
+    cli("drop", "again")
     assert "used by public.s" in cli("lake", "detach", "sea", code=1).output
     cli("alter", "s", "--sink", "none")
     cli("lake", "detach", "sea")

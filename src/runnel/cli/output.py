@@ -99,8 +99,13 @@ def print_status(tables: Sequence[StreamTableStatus]) -> None:
 
 
 def print_history(refreshes: Sequence[Refresh]) -> None:
+    lakes = any(each.lake_io for each in refreshes)
     _draw(
-        ["start", "stream table", "action", "status", "by", ">took", ">changes", ">rows", ">jobs", "note"],
+        [
+            *("start", "stream table", "action", "status", "by", ">took", ">changes", ">rows", ">jobs"),
+            *(["read of lakes"] if lakes else []),
+            "note",
+        ],
         [
             [
                 f"{each.start_time:%Y-%m-%d %H:%M:%S}",
@@ -112,6 +117,7 @@ def print_history(refreshes: Sequence[Refresh]) -> None:
                 _count(each.changes_read),
                 delta_rows(each.rows_inserted, each.rows_deleted),
                 _count(each.spark_jobs),
+                *([_lake_io(each)] if lakes else []),
                 _escape(each.error_message or each.reason or ""),
             ]
             for each in refreshes
@@ -266,6 +272,15 @@ def _draw(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     out.print(table)
+
+
+def _lake_io(each: Refresh) -> str:
+    read = each.lake_io
+    if not read:
+        return "-"
+    skipped = f", {read['skipped']:,} skipped" if read.get("skipped") else ""
+    inlined = f", {counted(read['inlined_rows'], 'inlined row')}" if read.get("inlined_rows") else ""
+    return f"{counted(read['files'], 'file')}{skipped}, {size(read['bytes'])}{inlined}"
 
 
 def _mode(each: StreamTableStatus) -> str:

@@ -47,7 +47,8 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
     if row.is_populated and row.status != "ERROR":
         pending = pending_changes(operations.conn, table, frontier, versions)
         lines.append(f"A refresh now would read {pending.total} captured row(s)" + _by_table(operations, pending.rows))
-        lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}")
+        lakes = "".join(f", {key} {snapshot}" for key, snapshot in sorted(frontier.lakes.items()))
+        lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}{lakes}")
     return lines
 
 
