@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,12 @@ def data_path(tmp_path: Path) -> str:
     folder = tmp_path / "lake"
     folder.mkdir()
     return f"{folder}/"
+
+
+@pytest.fixture
+def sealing_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that starts after this can keep credentials in the database. Ask for it with `usefixtures`."""
+    monkeypatch.setenv("RUNNEL_ENCRYPTION_KEY", base64.b64encode(bytes(32)).decode())
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ACCESS_KEY = "runnel"
 SECRET_KEY = "not-a-secret-but-long-enough"  # noqa: S105  (of a server that lives as long as the test)
 REGION = "us-east-1"
 
-_numbers = itertools.count(1)
+BUCKETS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class S3:
     port: int
     root: Path
     """Each folder in here is a bucket."""
+    _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     @property
     def endpoint(self) -> str:
@@ -66,10 +67,8 @@ class S3:
         return replace(self, port=port)
 
     def bucket(self) -> str:
-        """The URL of a new bucket."""
-        name = f"bucket{next(_numbers)}"
-        (self.root / name).mkdir()
-        return f"s3://{name}/"
+        """The URL of a bucket that nobody has used yet."""
+        return f"s3://bucket{next(self._numbers)}/"
 
     def files(self, url: str) -> set[str]:
         """What lies below a URL, by path relative to it, as the disk has it."""
@@ -84,11 +83,13 @@ def files_below(folder: Path) -> set[str]:
 @contextlib.contextmanager
 def serve(root: Path) -> Iterator[S3]:
     """Run the store until the block ends."""
+    # Made beforehand: the server remembers which folders there are, and making it forget makes it slow.
+    for number in range(BUCKETS):
+        (root / f"bucket{number}").mkdir()
     port = _free_port()
     command = [
         str(_rclone()), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}",
-        # Buckets are folders that tests make behind its back: nothing about them may be remembered.
-        "--dir-cache-time", "0s", "--poll-interval", "0", "--config", "/dev/null", "--log-level", "ERROR", str(root),
+        "--config", "/dev/null", "--log-level", "ERROR", str(root),
     ]  # fmt: skip
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
