@@ -145,8 +145,8 @@ def test_a_lake_on_another_server_keeps_its_password_to_itself(
     assert _leaks(db, SECRET_KEY) == []
 
 
-def test_credentials_set_by_sql_are_not_kept_in_the_request(
-    client: runnel.Client, db: psycopg.Connection, s3: S3, bucket: str
+def test_credentials_are_used_and_never_seen(
+    client: runnel.Client, db: psycopg.Connection, s3: S3, bucket: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.attach_lake("cloud", "cloud", data_path=bucket, options=s3.options, create=True)
     db.execute("SELECT pgtrickle.set_lake_option('cloud', 'secret_access_key', %s)", ("another-secret",))
@@ -155,6 +155,11 @@ def test_credentials_set_by_sql_are_not_kept_in_the_request(
         db.execute("SELECT pgtrickle.set_lake_option('cloud', 'maintain_every', 'soon')")
     assert _leaks(db, "another-secret") == []
     assert "cannot list" in (client.lake_info("cloud").problem or "")
+    db.execute("CREATE TABLE orders AS SELECT 1 AS id")
+    with pytest.raises(RunnelError) as refused:
+        client.create_stream_table("s", "SELECT id FROM orders", sink="ducklake")
+    told = f"{refused.value} {refused.value.hint} {refused.value.detail} {caplog.text}"
+    assert "another-secret" not in told and "cannot write" in told
     (lake,) = client.lakes()
     assert lake.maintain_every is not None and lake.maintain_every.total_seconds() == 7200
     client.set_lake_option("cloud", "secret_access_key", SECRET_KEY)
@@ -165,7 +170,9 @@ def test_credentials_set_by_sql_are_not_kept_in_the_request(
     with paste(info.statements, s3) as duck:
         duck.execute("CREATE TABLE t AS SELECT range AS a FROM range(50)")
         assert duck.execute("SELECT count(*) FROM t").fetchone() == (50,)
-    assert len(s3.files(bucket)) == 1
+        client.create_stream_table("s", "SELECT id FROM orders", sink="ducklake")
+        assert duck.execute("FROM s").fetchall() == [(1,)]
+    assert len(s3.files(bucket)) == 2
 
 
 def test_only_the_engines_own_kind_may_attach(
