@@ -289,3 +289,17 @@ def test_maintenance_is_asked_for_and_comes_by_itself(
     lakes.save_lake(db, gone)
     with pytest.raises(RunnelError, match="cannot be reached"):
         client.maintain_lake("far")
+
+
+def test_a_role_that_may_not_make_a_catalog_is_told_who_can(
+    client: runnel.Client, db: psycopg.Connection, dsn: str, data_path: str
+) -> None:
+    db.execute("CREATE ROLE lake_guest LOGIN")
+    try:
+        with pytest.raises(RunnelError, match="cannot be made: permission denied") as refused:
+            client.attach_lake(
+                "far", "far", dsn=make_conninfo(dsn, user="lake_guest"), data_path=data_path, create=True
+            )
+        assert 'CREATE SCHEMA "far" AUTHORIZATION "lake_guest"' in (refused.value.hint or "")
+    finally:
+        db.execute("DROP ROLE lake_guest")

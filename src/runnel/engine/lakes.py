@@ -25,6 +25,7 @@ from runnel.lake.create import create_lake
 from runnel.lake.model import Lake
 from runnel.lake.overview import overview
 from runnel.lake.storage import open_store
+from runnel.model.names import quote
 
 Connection = psycopg.Connection[Any]
 
@@ -248,7 +249,14 @@ def _create(conn: Connection, schema: str, path: str, encrypted: bool) -> None:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"the folder {path} cannot be made: {error.strerror}") from None
-    create_lake(conn, schema, path, encrypted)
+    try:
+        create_lake(conn, schema, path, encrypted)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise UserError(
+            f"the lake's catalog cannot be made: {error.diag.message_primary}",
+            hint=f"As an administrator run: CREATE SCHEMA {quote(schema)} AUTHORIZATION {quote(conn.info.user)}",
+            sqlstate="42501",
+        ) from None
 
 
 def _has_catalog(conn: Connection, schema: str) -> bool:
