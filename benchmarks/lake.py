@@ -57,8 +57,3 @@ def _watch(dsn: str, query: str, enough: int, pipe: Any) -> None:
                 seen.append((now, number))
             time.sleep(POLL_SECONDS)
         pipe.send(seen)
-
-
-def lake_steps(timings: dict[str, float] | None) -> dict[str, float]:
-    """The steps of a refresh that belong to the lake."""
-    return {name: value for name, value in (timings or {}).items() if name.startswith(("lake", "publish"))}

@@ -12,6 +12,9 @@ from runnel.client import Client, Refresh
 STEPS = ("changes", "read", "plan", "spark", "load", "merge", "apply")
 """As the engine records them; `rest` is the request, the catalog, the commit and the way back."""
 
+LAKE_STEPS = (*STEPS, "upload", "publish")
+"""With a sink: writing Parquet files, and the lake's catalog with the map of its rows."""
+
 
 def percentile(values: Iterable[float], share: float) -> float:
     """The nearest-rank percentile."""
@@ -36,15 +39,15 @@ def timed_refresh(client: Client, name: str) -> tuple[float, Refresh]:
     return spent, client.history(name, 1)[0]
 
 
-def breakdown(first: str, samples: Mapping[str, Sequence[tuple[float, Refresh]]]) -> Grid:
+def breakdown(first: str, samples: Mapping[str, Sequence[tuple[float, Refresh]]], names: Sequence[str] = STEPS) -> Grid:
     """The steps of refreshes, a row per label."""
     rows = []
     for label, taken in samples.items():
-        steps = {s: median([(r.timings or {}).get(s, 0.0) for _, r in taken]) for s in STEPS}
+        steps = {s: median([(r.timings or {}).get(s, 0.0) for _, r in taken]) for s in names}
         whole = median([spent for spent, _ in taken])
-        rest = median([spent - sum((r.timings or {}).get(s, 0.0) for s in STEPS) for spent, r in taken])
+        rest = median([spent - sum((r.timings or {}).get(s, 0.0) for s in names) for spent, r in taken])
         rows.append([label, *(f"{v:.1f}" for v in steps.values()), f"{rest:.1f}", f"{whole:.0f}"])
-    return Grid((first, *STEPS, "rest", "whole"), rows)
+    return Grid((first, *names, "rest", "whole"), rows)
 
 
 def ms(value: float) -> str:

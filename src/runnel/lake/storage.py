@@ -77,9 +77,7 @@ class Store:
                 data = data.cast("B")  # Arrow's buffers are of signed bytes, which obstore takes for numbers
             size = data.stat().st_size if isinstance(data, Path) else len(data)
             threshold = int(self.options.get("multipart_threshold", MULTIPART_THRESHOLD))
-            # Arrow's buffers are of signed bytes, which obstore would take for a list of numbers.
-            body = data if isinstance(data, Path) else memoryview(data).cast("B")
-            obstore.put(self._client(), self._key(path), body, use_multipart=size > threshold)
+            obstore.put(self._client(), self._key(path), data, use_multipart=size > threshold)
 
     def get(self, path: str) -> bytes:
         """Read a whole file."""
