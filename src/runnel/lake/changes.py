@@ -60,6 +60,11 @@ class ChangeSet:
         """Whether it is known, without opening a file, that nothing changed."""
         return not self.files and not self.inlined.num_rows
 
+    @property
+    def most_rows(self) -> int:
+        """No more rows than this have changed, as far as the catalog can tell."""
+        return self.inlined.num_rows + sum(_most_rows(spec, self.after, self.to) for spec in self.files)
+
 
 def plan_changes(
     conn: psycopg.Connection[Any],
@@ -140,6 +145,14 @@ def _batches(changes: ChangeSet, tally: Tally | None) -> Iterator[pa.RecordBatch
     for spec in changes.files:
         yield from scan_file(spec, tally)
     yield from (batch for batch in changes.inlined.to_batches() if batch.num_rows)
+
+
+def _most_rows(spec: FileScan, after: int, to: int) -> int:
+    file = spec.file
+    newest = file.begin if file.partial_max is None else file.partial_max
+    if newest > after or (file.end is not None and after < file.end <= to):
+        return file.record_count
+    return min(file.record_count, sum(delete.count for delete in spec.deletes) + len(spec.inlined_deletes))
 
 
 def _window(

@@ -215,9 +215,10 @@ def _task_frame(
 def _local_frame(
     spark: SparkSession, table: pa.Table, columns: tuple[LakeColumn, ...], chosen: st.StructType
 ) -> DataFrame:
-    if not table.num_rows:
-        return spark.createDataFrame([], chosen)
     wanted = _arrow_schema(columns, table.schema, table.num_columns - len(columns))
+    if not wanted.names:
+        # Arrow has no rows without columns.
+        return spark.createDataFrame([()] * table.num_rows, chosen)
     batches = [for_spark(batch, wanted) for batch in table.to_batches()]
     return spark.createDataFrame(pa.Table.from_batches(batches, wanted), chosen)
 
@@ -239,7 +240,7 @@ _FEED = [
 def _changes_frame(spark: SparkSession, changes: ChangeSet) -> DataFrame:
     chosen = [spark_field(column) for column in changes.columns]
     feed = st.StructType([*_FEED, *chosen])
-    if sum(spec.file.record_count for spec in changes.files) <= SMALL_ROWS:
+    if changes.most_rows <= SMALL_ROWS:
         return _small_feed(spark, read_changes(changes), changes.columns, feed)
     raw = st.StructType(
         [*chosen, *(st.StructField(name, st.LongType()) for name in ("rowid", "snapshot_id", "weight"))]
@@ -266,8 +267,6 @@ def _small_feed(
     spark: SparkSession, table: pa.Table, columns: tuple[LakeColumn, ...], feed: st.StructType
 ) -> DataFrame:
     """The feed of changes that were read here."""
-    if not table.num_rows:
-        return spark.createDataFrame([], feed)
     *data, row_ids, snapshots, _ = table.combine_chunks().columns
     fields = [pa.field(column.name, travel_type(column)) for column in columns]
     named = pa.schema([("snapshot_id", pa.int64()), ("rowid", pa.int64()), ("change_type", pa.string()), *fields])
