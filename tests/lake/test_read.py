@@ -25,14 +25,14 @@ from tests.lake.duck import Duck
 from tests.lake.rows import comparable, from_arrow
 from tests.lake.s3 import S3
 
-COLUMNS = """b boolean, i1 tinyint, i2 smallint, i4 int, i8 bigint, i16 hugeint, u1 utinyint, u2 usmallint, u4 uinteger,
-u8 ubigint, u16 uhugeint, f4 float, f8 double, de decimal(10,2), small decimal(4,1), big decimal(38,10), da date, ti time,
-ts timestamp, tss timestamp_s, tsm timestamp_ms, tstz timestamptz, v varchar, j json, bl blob, u uuid,
+COLUMNS = """b boolean, i1 tinyint, i2 smallint, i4 int, i8 bigint, i16 hugeint, u1 utinyint, u2 usmallint,
+u4 uinteger, u8 ubigint, u16 uhugeint, f4 float, f8 double, de decimal(10,2), small decimal(4,1), big decimal(38,10),
+da date, ti time, ts timestamp, tss timestamp_s, tsm timestamp_ms, tstz timestamptz, v varchar, j json, bl blob, u uuid,
 st struct(a int, "b c" varchar), l int[], m map(varchar, int), deep struct(x int, y decimal(5,2)[])[], "do.t" int"""
-VALUES = """true, 1, 2, 3, 4, 5, 6, 7, 8, 18446744073709551615, 10, 1.5, 2.5, 3.14, 9.9, 1234567890.0123456789, '2024-02-29',
-'01:02:03.5', '2020-01-01 01:02:03.123456', '2020-01-01 01:02:03', '2020-01-01 01:02:03.123', '2020-01-01 01:02:03.5+02',
-'it''s', '{"a": 1}', '\\xAA\\x00b', '12345678-1234-5678-1234-567812345678', {'a': 1, 'b c': 'x {y}, "q"'}, [1, null, 3],
-map {'k': 1, 'k2': null}, [{'x': 1, 'y': [1.25, null]}], 7"""
+VALUES = """true, 1, 2, 3, 4, 5, 6, 7, 8, 18446744073709551615, 10, 1.5, 2.5, 3.14, 9.9, 1234567890.0123456789,
+'2024-02-29', '01:02:03.5', '2020-01-01 01:02:03.123456', '2020-01-01 01:02:03', '2020-01-01 01:02:03.123',
+'2020-01-01 01:02:03.5+02', 'it''s', '{"a": 1}', '\\xAA\\x00b', '12345678-1234-5678-1234-567812345678',
+{'a': 1, 'b c': 'x {y}, "q"'}, [1, null, 3], map {'k': 1, 'k2': null}, [{'x': 1, 'y': [1.25, null]}], 7"""
 
 
 @pytest.fixture
@@ -198,7 +198,9 @@ def test_a_file_without_field_ids_goes_by_names(
     duck: Callable[..., Duck], conn: psycopg.Connection[Any], data_path: str
 ) -> None:
     client = duck(data_path)
-    client.run("CREATE TABLE t(a int, s struct(x int, y int))").run("INSERT INTO t SELECT i, {'x': i, 'y': i} FROM range(20) r(i)")
+    client.run("CREATE TABLE t(a int, s struct(x int, y int))").run(
+        "INSERT INTO t SELECT i, {'x': i, 'y': i} FROM range(20) r(i)"
+    )
     lake = open_lake(conn, "lake", "ducklake")
     (spec,) = plan(conn, lake).files
     bare = pa.table({"s": [{"y": 2, "x": 1}], "A": pa.array([7], pa.int32())})
@@ -226,9 +228,7 @@ def test_object_stores_are_read_by_range(
     assert (tally.bytes < spec.file.size / 2) or encrypted
 
 
-def test_a_file_that_is_gone_says_so(
-    duck: Callable[..., Duck], conn: psycopg.Connection[Any], data_path: str
-) -> None:
+def test_a_file_that_is_gone_says_so(duck: Callable[..., Duck], conn: psycopg.Connection[Any], data_path: str) -> None:
     client = duck(data_path)
     client.run("CREATE TABLE t(a int)").run("INSERT INTO t SELECT * FROM range(20)")
     (spec,) = plan(conn, open_lake(conn, "lake", "ducklake")).files
@@ -240,7 +240,9 @@ def test_a_file_that_is_gone_says_so(
 def test_what_is_no_lake_is_refused(dsn: str, conn: psycopg.Connection[Any]) -> None:
     with pytest.raises(UserError, match="no DuckLake catalog in schema public"):
         open_lake(conn, "lake", "public")
-    conn.execute("CREATE SCHEMA old; CREATE TABLE old.ducklake_metadata(key text, value text, scope text, scope_id int8)")
+    conn.execute(
+        "CREATE SCHEMA old; CREATE TABLE old.ducklake_metadata(key text, value text, scope text, scope_id int8)"
+    )
     conn.execute("INSERT INTO old.ducklake_metadata VALUES ('version', '0.3')")
     with pytest.raises(UserError, match="catalog version 0.3") as caught:
         open_lake(conn, "lake", "old")

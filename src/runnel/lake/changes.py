@@ -63,7 +63,7 @@ class ChangeSet:
     @property
     def most_rows(self) -> int:
         """No more rows than this have changed, as far as the catalog can tell."""
-        return self.inlined.num_rows + sum(_most_rows(spec, self.after, self.to) for spec in self.files)
+        return int(self.inlined.num_rows) + sum(_most_rows(spec, self.after, self.to) for spec in self.files)
 
 
 def plan_changes(

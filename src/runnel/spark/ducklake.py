@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 from pyspark.sql import types as st
 
@@ -35,7 +35,7 @@ from runnel.lake.model import Lake, LakeColumn, LakeTable
 from runnel.lake.reader import FileScan, deletions
 from runnel.lake.scan import Scan, plan_scan
 from runnel.spark.lake_task import file_reader, for_spark
-from runnel.spark.lake_types import is_native, spark_field, travel_type
+from runnel.spark.lake_types import id_name, is_native, spark_field, spark_type, travel_type
 from runnel.spark.session import SMALL_ROWS
 from runnel.spark.where import columns_in, hints
 
@@ -118,23 +118,29 @@ def scan_frame(spark: SparkSession, scan: Scan, history: ColumnHistory, *, nativ
     whole = [spec for spec in scanned if not spec.deletes and not spec.inlined_deletes]
     holed = [spec for spec in scanned if spec.deletes or spec.inlined_deletes]
     if whole:
-        frame = frame.union(_native_frame(spark, whole, chosen))
+        frame = frame.union(_native_frame(spark, whole).select(*(_by_id(column) for column in scan.columns)))
     if holed:
-        names = [f"c{place}" for place in range(len(chosen))]
-        scan_frame = _native_frame(spark, holed, chosen).toDF(*names)
-        located = scan_frame.select("*", "_metadata.file_path", "_metadata.row_index")
+        located = _native_frame(spark, holed).select("*", "_metadata.file_path", "_metadata.row_index")
         gone = fn.broadcast(_deleted_frame(spark, holed))
         same = (located.file_path == gone.gone_path) & (located.row_index == gone.gone_index)
-        frame = frame.union(located.join(gone, same, "left_anti").select(*names))
+        rows = located.join(gone, same, "left_anti")
+        frame = frame.union(rows.select(*(_by_id(column) for column in scan.columns)))
     return frame
 
 
-def _native_frame(spark: SparkSession, specs: Sequence[FileScan], chosen: st.StructType) -> DataFrame:
+def _by_id(column: LakeColumn) -> Column:
+    """A column that was read by its id. A cast of a struct goes by position and so gives fields their names."""
+    found = _named(id_name(column))
+    return (found.cast(spark_type(column)) if column.children else found).alias(column.name)
+
+
+def _native_frame(spark: SparkSession, specs: Sequence[FileScan]) -> DataFrame:
     """Spark's own Parquet scan. Columns are found by id, which is a setting of a session: it gets one of its own."""
     session = spark.newSession()
     session.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
     session.conf.set("spark.sql.parquet.fieldId.read.ignoreMissing", "true")
-    reader = session.read.schema(chosen).option("datetimeRebaseMode", "CORRECTED")
+    fields = [spark_field(column, by_id=True) for column in specs[0].columns]
+    reader = session.read.schema(st.StructType(fields)).option("datetimeRebaseMode", "CORRECTED")
     # Folder names are decoration, and names of files are no patterns.
     reader = reader.option("recursiveFileLookup", "true").option("__globPaths__", "false")
     return reader.parquet(*(local_path(spec.file.path) or spec.file.path for spec in specs))
@@ -220,7 +226,15 @@ def _local_frame(
         # Arrow has no rows without columns.
         return spark.createDataFrame([()] * table.num_rows, chosen)
     batches = [for_spark(batch, wanted) for batch in table.to_batches()]
-    return spark.createDataFrame(pa.Table.from_batches(batches, wanted), chosen)
+    return _arrow_frame(spark, pa.Table.from_batches(batches, wanted), chosen)
+
+
+def _arrow_frame(spark: SparkSession, table: pa.Table, chosen: st.StructType) -> DataFrame:
+    if not table.num_rows:
+        # Spark wants at least one chunk, even if nothing is in it.
+        empty = [pa.array([], field.type) for field in table.schema]
+        table = pa.Table.from_batches([pa.RecordBatch.from_arrays(empty, schema=table.schema)])
+    return spark.createDataFrame(table, chosen)
 
 
 def _arrow_schema(columns: Sequence[LakeColumn], schema: pa.Schema, extra: int) -> pa.Schema:
@@ -245,9 +259,9 @@ def _changes_frame(spark: SparkSession, changes: ChangeSet) -> DataFrame:
     raw = st.StructType(
         [*chosen, *(st.StructField(name, st.LongType()) for name in ("rowid", "snapshot_id", "weight"))]
     )
-    frame = _task_frame(spark, changes.files, changes.columns, raw)
-    if changes.inlined.num_rows:
-        frame = frame.union(_local_frame(spark, changes.inlined, changes.columns, raw))
+    frame = _local_frame(spark, changes.inlined, changes.columns, raw)
+    if changes.files:
+        frame = frame.union(_task_frame(spark, changes.files, changes.columns, raw))
     names = [f"c{place}" for place in range(len(chosen))]
     frame = frame.toDF(*names, "rowid", "snapshot_id", "weight")
     pair = Window.partitionBy("snapshot_id", "rowid")
@@ -271,9 +285,8 @@ def _small_feed(
     fields = [pa.field(column.name, travel_type(column)) for column in columns]
     named = pa.schema([("snapshot_id", pa.int64()), ("rowid", pa.int64()), ("change_type", pa.string()), *fields])
     values = [column.cast(field.type, safe=False) for column, field in zip(data, fields, strict=True)]
-    return spark.createDataFrame(
-        pa.Table.from_arrays([snapshots, row_ids, _change_types(table), *values], schema=named), feed
-    )
+    shown = pa.Table.from_arrays([snapshots, row_ids, _change_types(table), *values], schema=named)
+    return _arrow_frame(spark, shown, feed)
 
 
 def _change_types(table: pa.Table) -> pa.Array:
@@ -367,5 +380,5 @@ def _table(conn: psycopg.Connection[Any], lake: Lake, text: str, at: int) -> Lak
     return found
 
 
-def _named(name: str) -> Any:
+def _named(name: str) -> Column:
     return fn.col("`" + name.replace("`", "``") + "`")

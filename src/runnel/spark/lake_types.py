@@ -55,21 +55,32 @@ def travel_type(column: LakeColumn) -> pa.DataType:
     return arrow_type(column)
 
 
-def spark_field(column: LakeColumn) -> st.StructField:
-    return st.StructField(column.name, spark_type(column), True, {"parquet.field.id": column.id})
+def spark_field(column: LakeColumn, *, by_id: bool = False) -> st.StructField:
+    """A column's name and type; or, for Spark's Parquet reader, its field id under a name that no file has.
+
+    Spark goes by the name where it does not find the id, and a dropped column's name may be in use again.
+    """
+    if by_id:
+        return st.StructField(id_name(column), spark_type(column, by_id=True), True, {"parquet.field.id": column.id})
+    return st.StructField(column.name, spark_type(column))
 
 
-def spark_type(column: LakeColumn) -> st.DataType:
+def id_name(column: LakeColumn) -> str:
+    """The name under which a column is read by its id."""
+    return f"lake column {column.id}"
+
+
+def spark_type(column: LakeColumn, *, by_id: bool = False) -> st.DataType:
     """Spark's type of a column."""
     bounds = decimal_bounds(column.type)
     if bounds is not None:
         return st.DecimalType(*bounds)
     match column.type:
         case "list":
-            return st.ArrayType(spark_type(column.children[0]))
+            return st.ArrayType(spark_type(column.children[0], by_id=by_id))
         case "struct":
-            return st.StructType([spark_field(child) for child in column.children])
+            return st.StructType([spark_field(child, by_id=by_id) for child in column.children])
         case "map":
-            key, value = column.children
-            return st.MapType(spark_type(key), spark_type(value))
+            key, value = (spark_type(child, by_id=by_id) for child in column.children)
+            return st.MapType(key, value)
     return _TYPES.get(column.type, st.StringType())
