@@ -142,7 +142,7 @@ def has_index(plan: Plan, leaf: Leaf, sql: str) -> bool:
 
 def create_index(leaf: Leaf, sql: str) -> str | None:
     """The statement that makes a restricted read cheap."""
-    if not isinstance(leaf.source, Relation):
+    if not isinstance(leaf.source, Relation) or leaf.source.lake is not None:
         return None
     column = key_column(leaf, sql)
     own = re.sub(rf"\bl{leaf.id}\.", "", sql)

@@ -279,6 +279,11 @@ class _Drawing:
             self.by_index.setdefault(what, []).extend(self._key(leaf, branch, sql) for sql in way.indexed)
         for sql, causes in way.scanned.items():
             who = " or ".join(dict.fromkeys(names[c] for c in causes))
+            if isinstance(leaf.source, Relation) and leaf.source.lake is not None and access.key_column(leaf, sql):
+                key = self._key(leaf, branch, sql)
+                node.notes.append(f"when {who} changes, only files that may hold the {key} are opened, by statistics")
+                self._read(f"files of {what} by statistics on {key}")
+                continue
             statement = access.create_index(leaf, sql)
             cure = f"; instead:\n{statement}" if statement else ""
             self._mark(node, f"{what} is scanned when {who} changes, by {self._key(leaf, branch, sql)}{cure}")
@@ -307,6 +312,9 @@ class _Drawing:
         assert isinstance(leaf.source, Relation)
         columns = access.clock_columns(leaf)
         if columns and not set(columns) & leaf.source.indexed:
+            if leaf.source.lake is not None:
+                self._mark(node, f"all of {leaf.source.name} is read as time passes")
+                return
             statement = access.create_index(leaf, f'l{leaf.id}."{columns[0]}"')
             self._mark(node, f"{leaf.source.name} is scanned as time passes; instead:\n{statement}")
 

@@ -45,7 +45,7 @@ class LakeAccess:
     staging: Staging
     table: Maintained
     as_engine: AsEngine
-    """Staging tables belong to the engine, also in the middle of work done as the owner."""
+    """Catalogs of lakes and staging tables belong to the engine, also in the middle of work done as the owner."""
     io: LakeIo = field(default_factory=LakeIo)
     changes: dict[int, ChangeSet] = field(default_factory=dict)
     """What waits, by stand-in; a table that is missing has no changes."""
@@ -142,6 +142,12 @@ class LakeAccess:
 
         None when they are too many, unless all must be here: then Spark's tasks read the table.
         """
+        with self.as_engine():
+            return self._stage_rows(leaf, relation, restriction, all_of_it)
+
+    def _stage_rows(
+        self, leaf: Leaf, relation: Relation, restriction: Restriction | None, all_of_it: bool
+    ) -> str | None:
         assert relation.lake is not None
         names = _names(leaf, relation)
         keys = None if restriction is None else _keys(leaf, names, restriction)
@@ -155,8 +161,7 @@ class LakeAccess:
             frame = scan_frame(self.sessions.large, scan, self.reads.history(relation.lake), native=False)
             rows = iter(run(frame).to_batches())
         target = Name("pg_temp", f"pgt_lake_rows_{relation.oid}")
-        with self.as_engine():
-            self.staging.fill(self.conn, target, _columns(relation, names), rows, self.table.owner)
+        self.staging.fill(self.conn, target, _columns(relation, names), rows, self.table.owner)
         return target.sql()
 
     # -- whole reads by Spark --------------------------------------------------------------------------------
@@ -165,13 +170,14 @@ class LakeAccess:
         """A whole leaf as Spark reads it; what Spark cannot compute exactly its tasks let PostgreSQL compute."""
         assert relation.lake is not None
         names = _names(leaf, relation)
-        scan = self.reads.scan(relation.lake, names)
+        with self.as_engine():
+            scan, history = self.reads.scan(relation.lake, names), self.reads.history(relation.lake)
         self.io.count(scan)
         precise = all(f.type != "timestamp_ns" for f in relation.lake.fields if f.name in names)
         translated = translate(leaf, relation.columns, self.table.settings) if precise else None
         if translated is None:
             return self._staged_frame(leaf, relation, scan, clock, dsn, role)
-        rows = scan_frame(self.sessions.large, scan, self.reads.history(relation.lake)).toDF(*names)
+        rows = scan_frame(self.sessions.large, scan, history).toDF(*names)
         for condition in translated.filters:
             rows = rows.where(condition)
         return rows.selectExpr(*(translated.columns or ("CAST(NULL AS BOOLEAN) AS nothing",)))
