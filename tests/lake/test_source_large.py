@@ -63,5 +63,8 @@ def test_spark_reads_what_is_large_and_files_are_pruned(
     lake.run(FILL.format(FILES * ROWS, FILES * ROWS + 300)).run("UPDATE big SET price = price + 1 WHERE id < 40")
     check("exact", "staged", "joined")
     assert sum(r.changes_read or 0 for r in client.history("exact")) == 300 + 2 * 39
+    client.alter_stream_table("exact", refresh_mode="FULL")
+    lake.run("DELETE FROM big WHERE k = 7")
+    check("exact")
     modes = {r[0] for r in db.execute("SELECT action FROM pgtrickle.pgt_refresh_history").fetchall()}
-    assert modes == {"INITIAL", "DIFFERENTIAL"}
+    assert modes == {"INITIAL", "DIFFERENTIAL", "REINITIALIZE", "FULL"}

@@ -49,7 +49,24 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
         lines.append(f"A refresh now would read {pending.total} captured row(s)" + _by_table(operations, pending.rows))
         lakes = "".join(f", {key} {snapshot}" for key, snapshot in sorted(frontier.lakes.items()))
         lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}{lakes}")
+        lines += _lake_reads(operations, row)
     return lines
+
+
+def _lake_reads(operations: Operations, row: StreamTable) -> list[str]:
+    """What the latest refresh that read lakes had to open."""
+    found = operations.conn.execute(
+        "SELECT action, lake_io FROM pgtrickle.pgt_refresh_history WHERE pgt_id = %s AND lake_io IS NOT NULL "
+        "ORDER BY refresh_id DESC LIMIT 1",
+        (row.pgt_id,),
+    ).fetchone()
+    if found is None:
+        return []
+    action, io = found
+    return [
+        f"Last read of lakes ({action}): {io['files']} file(s), {io['bytes']} bytes, {io['inlined_rows']} inlined "
+        f"row(s); {io['skipped']} file(s) left out by their statistics"
+    ]
 
 
 def _as_written(operations: Operations, row: StreamTable, table: Maintained) -> Compiled | None:
