@@ -23,6 +23,7 @@ from runnel.errors import RunnelError, SchemaDriftError, TransientError
 from runnel.lake.commit import LakeConflict
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
+from runnel.publish.large import lock
 from runnel.publish.model import Refreshed, Result
 from runnel.publish.publisher import Later, Publication, Publisher, exports, publishes
 from runnel.refresh.maintained import Maintained, Outcome
@@ -265,6 +266,7 @@ class Refresher:
         self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         try:
             with self.publisher.publication(self.conn) as publication, self.conn.transaction():
+                lock(self.conn, later.result)
                 sink = load_sinks(self.conn)[later.result.id]
                 done = publication.publish_large(sink, later.result, later.refreshed)
                 add_timings(self.conn, later.refreshed.id, done.timings)

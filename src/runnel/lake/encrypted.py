@@ -52,7 +52,7 @@ def connection() -> duckdb.DuckDBPyConnection:
     conn: duckdb.DuckDBPyConnection | None = getattr(_local, "conn", None)
     if conn is None:
         conn = duckdb.connect(config={"allow_unsigned_extensions": "true", "autoinstall_known_extensions": "false"})
-        conn.execute(f"LOAD '{_extension('httpfs', duckdb.__version__)}'")
+        conn.execute(f"LOAD '{extension('httpfs', duckdb.__version__)}'")
         conn.execute("SET threads = 2")
         conn.execute("SET enable_progress_bar = false")
         conn.execute("SET TimeZone = 'UTC'")
@@ -60,7 +60,8 @@ def connection() -> duckdb.DuckDBPyConnection:
     return conn
 
 
-def _extension(name: str, version: str) -> Path:
+def extension(name: str, version: str) -> Path:
+    """Where the package of a DuckDB extension keeps it."""
     package = import_module(f"duckdb_extension_{name}")
     (found,) = Path(package.__path__[0]).glob(f"extensions/v{version}/{name}.duckdb_extension")
     return found

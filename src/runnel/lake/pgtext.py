@@ -89,4 +89,7 @@ def microseconds(text: str) -> int:
     """
     if text.endswith("infinity"):
         return -_INFINITE_TIME if text.startswith("-") else _INFINITE_TIME
-    return days(text) * 86_400_000_000 + clock(text)
+    count = days(text) * 86_400_000_000 + clock(text)
+    if abs(count) > _INFINITE_TIME:
+        raise pa.ArrowInvalid(f"timestamp out of range: {text}")
+    return count

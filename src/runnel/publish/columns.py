@@ -46,6 +46,13 @@ class PublishedColumn:
             return f"to_jsonb({value})::text"
         return f"({value})::text" if self.lake in ("varchar", "json", "uuid") else value
 
+    def native_sql(self, value: str) -> str:
+        """The value in a type that DuckDB reads from PostgreSQL without loss."""
+        bounds = decimal_bounds(self.lake)
+        if bounds is not None and self.type.bounds is None:
+            return f"round({value}, {bounds[1]})::numeric({bounds[0]},{bounds[1]})"
+        return value if self.lake in ("blob", "uuid") else self.read_sql(value)
+
 
 def published(columns: Sequence[Column], scales: Mapping[str, int] | None = None) -> tuple[PublishedColumn, ...]:
     """The columns of a result; `scales` are what is known of numerics whose type fixes none."""

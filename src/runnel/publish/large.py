@@ -1,7 +1,8 @@
 """Publish a large table whole: Spark's tasks write its files while PostgreSQL builds the map of its rows.
 
 Tasks have connections of their own and see only what is committed, so this happens in a transaction after the one
-that filled the table. Until then the lake shows the table empty, or as it was.
+that filled the table. Until then the lake shows the table empty, or as it was. The table is locked against writers
+before it is read, so that everybody reads the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from runnel.catalog import sinks
+from runnel.errors import EngineBug
 from runnel.lake.storage import open_store
 from runnel.model.names import quote
 from runnel.publish import rowmap
 from runnel.publish.columns import SETTINGS
 from runnel.publish.job import Job, fits, put_table, put_view
-from runnel.publish.model import Published
+from runnel.publish.model import Published, Result
 from runnel.publish.whole import empty_table, replace_files
 from runnel.spark.publish import SliceWrite, write_slices
 from runnel.spark.session import SMALL_ROWS, Sessions
@@ -59,13 +62,9 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
     assert table is not None
     queries = _queries(job, 2 * sessions.parallelism)
     names = job.files.reserve(table, len(queries))
-    row = job.conn.execute("SELECT pg_export_snapshot()").fetchone()
-    assert row is not None
     lake = job.session.lake
     spec = SliceWrite(
-        dsn=dsn,
-        snapshot=str(row[0]),
-        settings=dict(SETTINGS),
+        dsn=_with_settings(dsn),
         columns=tuple(job.lake_columns(table)),
         store=open_store(table.path, lake.options),
         folder=table.path,
@@ -77,17 +76,31 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write_slices, sessions, spec, queries, names)
         if job.mapped:
-            rowmap.fill_from(job.conn, job.sink.pgt_id, job.columns, job.result.name.sql(), first)
+            mapped = rowmap.fill_from(job.conn, job.sink.pgt_id, job.columns, job.result.name.sql(), first)
         files = [file for file in writing.result() if file is not None]
+    count = sum(file.record_count for file in files)
+    if job.mapped and mapped != count:
+        raise EngineBug(f"{job.result.name}: {count} rows were written for {mapped} in the table")
     job.files.milliseconds += (time.perf_counter() - began) * 1000
     with job.snapshot() as draft:
         starts = replace_files(job, draft, table, files)
-        count = sum(file.record_count for file in files)
         if job.mapped and starts and starts[0] != first:
             rowmap.shift(job.conn, job.sink.pgt_id, starts[0] - first)
     after = starts[-1] + files[-1].record_count if starts else first
     job.record(table, draft.id, after, count, described=True)
     return Published(draft.id, count, job.standing.rows, why)
+
+
+def lock(conn: psycopg.Connection, result: Result) -> None:
+    """Keep the table as it is; call before the transaction has a snapshot."""
+    conn.execute(f"LOCK TABLE {result.name.sql()} IN SHARE ROW EXCLUSIVE MODE".encode())
+
+
+def _with_settings(dsn: str) -> str:
+    """Text forms must not depend on who connects."""
+    given = conninfo_to_dict(dsn).get("options") or ""
+    settings = " ".join(f"-c {key}={value.replace(' ', '')}" for key, value in SETTINGS.items())
+    return make_conninfo(dsn, options=f"{given} {settings}".strip())
 
 
 def _queries(job: Job, tasks: int) -> list[str]:
@@ -99,13 +112,14 @@ def _queries(job: Job, tasks: int) -> list[str]:
     assert row is not None
     pages = max(1, int(row[0]))
     size = max(_LEAST_PAGES, min(_MOST_PAGES, -(-pages // tasks)))
-    items = [column.read_sql(f"t.{quote(column.name)}") for column in job.columns]
+    items = [column.native_sql(f"t.{quote(column.name)}") for column in job.columns]
     if job.logs:
         items += ["'insert'", f"{job.refreshed.id}::int8", f"'{job.refreshed.at}'::timestamptz"]
+    listed = ", ".join(f"{item} AS o{i}" for i, item in enumerate(items))
     queries = []
     for start in range(0, pages, size):
         upper = "" if start + size >= pages else f" AND t.ctid < '({start + size},0)'::tid"
         queries.append(
-            f"SELECT {', '.join(items)} FROM ONLY {job.result.name.sql()} t WHERE t.ctid >= '({start},0)'::tid{upper}"
+            f"SELECT {listed} FROM ONLY {job.result.name.sql()} t WHERE t.ctid >= '({start},0)'::tid{upper}"
         )
     return queries

@@ -1,20 +1,22 @@
-"""Large publications: tasks read slices of a table in the refresh's snapshot and upload them as files of a lake."""
+"""Large publications: tasks read slices of a table that nobody can change and upload them as files of a lake."""
 
 from __future__ import annotations
 
+import itertools
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from runnel.errors import RunnelError
+from runnel.errors import RunnelError, TransientError, UserError
 from runnel.lake.model import LakeColumn, WrittenFile
 from runnel.lake.storage import Store
 from runnel.spark.job import run
 from runnel.spark.session import Sessions
 
+_BATCH = 122_880
 _ANSWER = pa.schema([("slice", pa.int64()), ("answer", pa.binary())])
 
 
@@ -23,9 +25,6 @@ class SliceWrite:
     """What all tasks of a publication need to know; it travels inside the pickled function."""
 
     dsn: str = field(repr=False)
-    snapshot: str
-    """The exported snapshot that they read in."""
-    settings: Mapping[str, str]
     columns: tuple[LakeColumn, ...]
     store: Store
     folder: str
@@ -66,35 +65,48 @@ def _writer(
 
 
 def _write(spec: SliceWrite, query: str, name: str) -> WrittenFile | None:
-    import psycopg  # noqa: PLC0415  (imported where the task runs)
-    from psycopg import sql  # noqa: PLC0415
+    from runnel.lake.parquet import write_file  # noqa: PLC0415  (imported where the task runs)
 
-    from runnel.lake.parquet import write_file  # noqa: PLC0415
-    from runnel.lake.pgtext import text_schema, to_lake  # noqa: PLC0415
-    from runnel.transport import stream_csv  # noqa: PLC0415
-
-    with psycopg.connect(spec.dsn, autocommit=True) as conn:
-        conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(spec.snapshot)))
-        for key, value in spec.settings.items():
-            conn.execute("SELECT set_config(%s, %s, true)", (key, value))
-        statement = f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()
-        with conn.cursor() as cursor, cursor.copy(statement) as copy:
-            rows = (to_lake(batch, spec.columns) for batch in stream_csv(iter(copy), text_schema(spec.columns)))
-            first = next(rows, None)
-            if first is None:
-                return None
-            return write_file(
-                spec.store,
-                spec.folder,
-                _chained(first, rows),
-                spec.columns,
-                compression=spec.compression,
-                encrypt=spec.encrypt,
-                name=name,
-            )
+    rows = _rows(spec, query)
+    first = next(rows, None)
+    if first is None:
+        return None
+    return write_file(
+        spec.store,
+        spec.folder,
+        itertools.chain([first], rows),
+        spec.columns,
+        compression=spec.compression,
+        encrypt=spec.encrypt,
+        name=name,
+    )
 
 
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
+def _rows(spec: SliceWrite, query: str) -> Iterator[pa.RecordBatch]:
+    """A slice's rows, read by DuckDB: a tenth of the time that rows take which pass through Python one by one."""
+    import duckdb  # noqa: PLC0415
+
+    from runnel.lake.encrypted import extension  # noqa: PLC0415
+    from runnel.lake.types import arrow_type  # noqa: PLC0415
+
+    schema = pa.schema([(column.name, arrow_type(column)) for column in spec.columns])
+    conn = duckdb.connect(config={"allow_unsigned_extensions": "true", "threads": "1"})
+    try:
+        conn.execute(f"LOAD {_literal(str(extension('postgres_scanner', duckdb.__version__)))}")
+        conn.execute("SET TimeZone = 'UTC'")
+        conn.execute(f"ATTACH {_literal(spec.dsn)} AS stream_table (TYPE postgres, READ_ONLY)")
+        # One statement, one stream: rows arrive in the order in which PostgreSQL reads them.
+        found = conn.execute(f"FROM postgres_query('stream_table', {_literal(query)})")
+        for batch in found.to_arrow_reader(_BATCH):
+            yield pa.record_batch([c.cast(t) for c, t in zip(batch.columns, schema.types, strict=True)], schema=schema)
+    except duckdb.ConversionException as error:
+        raise UserError(f"a value does not fit the lake's type: {str(error).splitlines()[0]}") from None
+    except duckdb.Error as error:
+        # The whole message may repeat the connection string.
+        raise TransientError(f"a slice of the table could not be read: {type(error).__name__}") from None
+    finally:
+        conn.close()
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
