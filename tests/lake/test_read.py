@@ -228,6 +228,19 @@ def test_object_stores_are_read_by_range(
     assert (tally.bytes < spec.file.size / 2) or encrypted
 
 
+def test_many_remote_files_come_in_order_and_are_counted(
+    duck: Callable[..., Duck], conn: psycopg.Connection[Any], s3: S3, bucket: str
+) -> None:
+    client = duck(f"{bucket}lake/", s3=s3)
+    client.run("CREATE TABLE t(id bigint)")
+    for part in range(11):
+        client.run(f"INSERT INTO t SELECT * FROM range({part * 20}, {part * 20 + 20})")
+    tally = Tally()
+    scan = plan(conn, open_lake(conn, "lake", "ducklake", options=s3.options))
+    assert read_all(scan, tally)["id"].to_pylist() == list(range(220))
+    assert tally == Tally(11, sum(spec.file.size for spec in scan.files))
+
+
 def test_a_file_that_is_gone_says_so(duck: Callable[..., Duck], conn: psycopg.Connection[Any], data_path: str) -> None:
     client = duck(data_path)
     client.run("CREATE TABLE t(a int)").run("INSERT INTO t SELECT * FROM range(20)")

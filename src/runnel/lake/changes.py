@@ -28,7 +28,7 @@ from runnel.lake.catalog import (
 from runnel.lake.inlined import inlined_changes
 from runnel.lake.input import Tally
 from runnel.lake.model import Lake, LakeColumn, LakeTable
-from runnel.lake.reader import FileScan, scan_file
+from runnel.lake.reader import FileScan, scan_files
 from runnel.lake.scan import _NO_FILE, choose_columns, describe
 
 _MOVED = frozenset({"rewrite_delete", "merge_adjacent", "compacted_table"})
@@ -142,8 +142,7 @@ def read_changes(changes: ChangeSet, tally: Tally | None = None) -> pa.Table:
 
 
 def _batches(changes: ChangeSet, tally: Tally | None) -> Iterator[pa.RecordBatch]:
-    for spec in changes.files:
-        yield from scan_file(spec, tally)
+    yield from scan_files(changes.files, tally)
     yield from (batch for batch in changes.inlined.to_batches() if batch.num_rows)
 
 

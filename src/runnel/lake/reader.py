@@ -5,8 +5,11 @@ A `FileScan` says everything a reader needs to know; it is small and can be pick
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ import pyarrow as pa
 from runnel.errors import EngineBug
 from runnel.lake.bounds import Wanted
 from runnel.lake.columns import Found, conform, default_array, found_as, found_by_mapping, found_in_file, from_text
-from runnel.lake.input import DECRYPTED, ParquetInput, Tally, decrypted, folder_value, open_parquet
+from runnel.lake.input import DECRYPTED, ParquetInput, Tally, decrypted, folder_value, local_path, open_parquet
 from runnel.lake.model import DataFile, DeleteFile, LakeColumn, MappedName
 from runnel.lake.types import HUGE, INTEGERS, NESTED, arrow_field, duck_type
 
@@ -25,6 +28,7 @@ SNAPSHOT_ID = "_ducklake_internal_snapshot_id"
 ROW_ID_FIELD = 2147483540
 SNAPSHOT_ID_FIELD = 2147483539
 
+_SIDE_BY_SIDE = 8
 NEVER = np.iinfo(np.int64).max
 Ints = npt.NDArray[np.int64]
 # Statistics of a footer are read as values of these types; of others as something that merely looks comparable.
@@ -72,6 +76,32 @@ def scan_schema(columns: tuple[LakeColumn, ...], *, row_ids: bool = False, chang
     if changes:
         fields += [pa.field("snapshot_id", pa.int64()), pa.field("weight", pa.int64())]
     return pa.schema(fields)
+
+
+def scan_files(specs: Sequence[FileScan], tally: Tally | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows or changes of several files, in their order; files of an object store are fetched side by side."""
+    tally = tally if tally is not None else Tally()
+    remote = [spec for spec in specs if local_path(spec.file.path) is None]
+    if len(remote) < 2:
+        for spec in specs:
+            yield from scan_file(spec, tally)
+        return
+
+    def whole(spec: FileScan) -> tuple[list[pa.RecordBatch], Tally]:
+        own = Tally()
+        return list(scan_file(spec, own)), own
+
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        ahead: deque[Future[tuple[list[pa.RecordBatch], Tally]]] = deque()
+        waiting = iter(specs)
+        while True:
+            # No more than a few files are held in memory at once.
+            ahead.extend(pool.submit(whole, spec) for spec in islice(waiting, _SIDE_BY_SIDE - len(ahead)))
+            if not ahead:
+                return
+            batches, own = ahead.popleft().result()
+            tally.add(own)
+            yield from batches
 
 
 def scan_file(spec: FileScan, tally: Tally | None = None) -> Iterator[pa.RecordBatch]:

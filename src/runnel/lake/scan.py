@@ -29,10 +29,10 @@ from runnel.lake.catalog import (
 from runnel.lake.inlined import inlined_rows
 from runnel.lake.input import Tally
 from runnel.lake.model import DataFile, Lake, LakeColumn, LakeTable
-from runnel.lake.reader import FileScan, scan_file, scan_schema
+from runnel.lake.reader import FileScan, scan_file, scan_files, scan_schema
 from runnel.lake.types import NESTED
 
-__all__ = ["FileScan", "Scan", "Tally", "plan_scan", "read_all", "scan_file", "scan_schema"]
+__all__ = ["FileScan", "Scan", "Tally", "plan_scan", "read_all", "scan_file", "scan_files", "scan_schema"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,7 @@ def read_all(scan: Scan, tally: Tally | None = None) -> pa.Table:
 
 
 def _batches(scan: Scan, tally: Tally | None) -> Iterator[pa.RecordBatch]:
-    for spec in scan.files:
-        yield from scan_file(spec, tally)
+    yield from scan_files(scan.files, tally)
     yield from (batch for batch in scan.inlined.to_batches() if batch.num_rows)
 
 

@@ -19,7 +19,7 @@ from runnel.errors import SchemaDriftError, UserError
 from runnel.lake import catalog
 from runnel.lake.changes import ChangeSet, plan_changes
 from runnel.lake.model import LakeColumn, LakeTable
-from runnel.lake.scan import Scan, Tally, plan_scan, scan_file
+from runnel.lake.scan import Scan, Tally, plan_scan, scan_files
 from runnel.lake.types import duck_type
 from runnel.model.lake import Lake
 from runnel.plan.stage import LakeRef
@@ -150,8 +150,7 @@ def scanned(scan: Scan, io: LakeIo) -> Iterator[pa.RecordBatch]:
     io.pruned += scan.pruned
     io.inlined += scan.inlined.num_rows
     yield from scan.inlined.to_batches()
-    for spec in scan.files:
-        yield from scan_file(spec, io.tally)
+    yield from scan_files(scan.files, io.tally)
 
 
 def changed_rows(changes: ChangeSet) -> int:
@@ -171,6 +170,5 @@ def changed(changes: ChangeSet, io: LakeIo) -> Iterator[pa.RecordBatch]:
     wanted = [*range(len(changes.columns)), len(changes.columns) + 2]
     for batch in changes.inlined.to_batches():
         yield batch.select(wanted)
-    for spec in changes.files:
-        for batch in scan_file(spec, io.tally):
-            yield batch.select(wanted)
+    for batch in scan_files(changes.files, io.tally):
+        yield batch.select(wanted)
