@@ -178,4 +178,4 @@ def test_planning_takes_a_handful_of_queries(
     monkeypatch.setattr(psycopg.Cursor, "execute", lambda *a, **k: (texts.append(a[1]), execute(*a, **k))[1])
     found = plan_changes(conn, lake, 1, 0, client.head())
     assert len(found.files) == 10
-    assert len(texts) <= 12
+    assert len(texts) <= 14

@@ -349,21 +349,27 @@ def inlined_tables(conn: psycopg.Connection[Any], lake: Lake, table_id: int) -> 
 
 
 def inlined_deletes(
-    conn: psycopg.Connection[Any], lake: Lake, table_id: int, at: int, files: Sequence[int] | None = None
+    conn: psycopg.Connection[Any],
+    lake: Lake,
+    table_id: int,
+    at: int,
+    files: Sequence[int] | None = None,
+    *,
+    after: int = -1,
 ) -> dict[int, list[tuple[int, int]]]:
-    """Deletions up to a snapshot that the catalog keeps itself: per data file, positions and their snapshots."""
+    """Deletions in (after, at] that the catalog keeps itself: per data file, positions and their snapshots."""
     name = f"ducklake_inlined_delete_{table_id}"
     there = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text)) IS NOT NULL"
     if not query(conn, lake, there, schema=lake.schema, name=name)[0][0]:
         return {}
     statement = sql.SQL(
-        "SELECT file_id, row_id, begin_snapshot FROM {} WHERE begin_snapshot <= %s"
+        "SELECT file_id, row_id, begin_snapshot FROM {} WHERE begin_snapshot > %s AND begin_snapshot <= %s"
         " AND (%s::int8[] IS NULL OR file_id = ANY(%s::int8[]))"
     ).format(sql.Identifier(lake.schema, name))
     wanted = None if files is None else list(files)
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     with conn.cursor(row_factory=tuple_row) as cursor:
-        for file, position, snapshot in cursor.execute(statement, [at, wanted, wanted]):
+        for file, position, snapshot in cursor.execute(statement, [after, at, wanted, wanted]):
             found[file].append((position, snapshot))
     return found
 

@@ -95,8 +95,7 @@ def plan_changes(
         to=to,
     )
     deleted_in = {row[1] for row in rows}
-    inlined_all = inlined_deletes(conn, lake, table_id, to)
-    deleted_in |= {file for file, found in inlined_all.items() if any(snapshot > after for _, snapshot in found)}
+    deleted_in |= inlined_deletes(conn, lake, table_id, to, after=after).keys()
     files = query(
         conn,
         lake,
@@ -115,6 +114,8 @@ def plan_changes(
     pattern = FileScan(_NO_FILE, chosen, to, after=after, net=net, hidden=hidden)
     specs = describe(conn, lake, table, candidates, pattern)
     if specs:
+        ids = [file.id for file in candidates]
+        kept = inlined_deletes(conn, lake, table_id, to, ids)
         by_file = defaultdict(list)
         # All of a file's delete files, ended ones included: the first deletion of a position counts.
         for row in query(
@@ -123,13 +124,11 @@ def plan_changes(
             f"SELECT {DELETE_FILE} FROM {{lake}}.ducklake_delete_file"
             " WHERE table_id = %(table)s AND data_file_id = ANY(%(files)s)",
             table=table_id,
-            files=[file.id for file in candidates],
+            files=ids,
         ):
             by_file[row[1]].append(delete_file(table, row))
         specs = [
-            replace(
-                spec, deletes=tuple(by_file[spec.file.id]), inlined_deletes=tuple(inlined_all.get(spec.file.id, ()))
-            )
+            replace(spec, deletes=tuple(by_file[spec.file.id]), inlined_deletes=tuple(kept.get(spec.file.id, ())))
             for spec in specs
         ]
     inlined = inlined_changes(conn, lake, table_id, chosen, after, to, net=net)
