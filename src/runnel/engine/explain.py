@@ -11,6 +11,7 @@ from runnel.engine.operations import Operations
 from runnel.errors import RunnelError
 from runnel.model.frontier import Frontier
 from runnel.plan.render import WIDTH, render_plan
+from runnel.publish.options import describe
 from runnel.refresh.changes import pending_changes
 from runnel.refresh.maintained import Maintained
 from runnel.sql.compile import Compiled, compile_query
@@ -31,6 +32,9 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
         lines += [f"  {line}" for line in written.detail.splitlines()]
     if row.last_error:
         lines.append(f"Last error: {row.last_error}")
+    sink = operations.registry.sinks.get(row.pgt_id)
+    if sink is not None:
+        lines.append(f"Published: {describe(sink)}")
     if written is not None and written.notes:
         lines += ["Decided where the query leaves it open", *(f"  {line}" for n in written.notes for line in _fill(n))]
     lines.append("")

@@ -73,10 +73,12 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
     )
     first = job.standing.next_row_id
     began = time.perf_counter()
+    timings: dict[str, float] = {}
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write_slices, sessions, spec, queries, names)
         if job.mapped:
             mapped = rowmap.fill_from(job.conn, job.sink.pgt_id, job.columns, job.result.name.sql(), first)
+            timings["map"] = round((time.perf_counter() - began) * 1000, 3)
         files = [file for file in writing.result() if file is not None]
     count = sum(file.record_count for file in files)
     if job.mapped and mapped != count:
@@ -88,7 +90,7 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
             rowmap.shift(job.conn, job.sink.pgt_id, starts[0] - first)
     after = starts[-1] + files[-1].record_count if starts else first
     job.record(table, draft.id, after, count, described=True)
-    return Published(draft.id, count, job.standing.rows, why)
+    return Published(draft.id, count, job.standing.rows, why, timings)
 
 
 def lock(conn: psycopg.Connection, result: Result) -> None:
@@ -119,7 +121,5 @@ def _queries(job: Job, tasks: int) -> list[str]:
     queries = []
     for start in range(0, pages, size):
         upper = "" if start + size >= pages else f" AND t.ctid < '({start + size},0)'::tid"
-        queries.append(
-            f"SELECT {listed} FROM ONLY {job.result.name.sql()} t WHERE t.ctid >= '({start},0)'::tid{upper}"
-        )
+        queries.append(f"SELECT {listed} FROM ONLY {job.result.name.sql()} t WHERE t.ctid >= '({start},0)'::tid{upper}")
     return queries

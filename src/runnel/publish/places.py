@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from runnel.lake import catalog
 from runnel.lake.commit import touched_since
 from runnel.lake.model import DataFile, DeleteFile, Lake, LakeTable
 from runnel.model.names import quote
+from runnel.publish.stored import RowIds
 
 Connection = psycopg.Connection[Any]
 
@@ -140,7 +141,7 @@ def locate(
     table: LakeTable,
     head: int,
     row_ids: Sequence[int],
-    embedded: Callable[[DataFile], Sequence[int] | None],
+    embedded: Callable[[DataFile], RowIds | None],
 ) -> Places:
     """Find rows by their ids (ascending). `embedded` reads a file's own column of row ids, or says that it has none."""
     if not row_ids:
@@ -153,9 +154,9 @@ def locate(
             break
         own = embedded(file) if file.row_id_start is None or file.partial_max is not None else None
         if own is not None:
-            positions = _positions(own, left)
-            here = set(own[p] for p in positions)
-            left = [r for r in left if r not in here]
+            here, positions = own.find(left)
+            gone = set(here)
+            left = [r for r in left if r not in gone]
         elif file.row_id_start is not None:
             start, end = file.row_id_start, file.row_id_start + file.record_count
             low, high = bisect_right(left, start - 1), bisect_right(left, end - 1)
@@ -168,12 +169,6 @@ def locate(
     _attach_deletes(observer, lake, table, head, found)
     inlined = _inlined(observer, lake, table, left) if left else set()
     return Places(tuple(found.values()), tuple(sorted(inlined)), tuple(r for r in left if r not in inlined))
-
-
-def _positions(own: Sequence[int], wanted: Iterable[int]) -> list[int]:
-    """Where in a file rows are whose ids stand in a column; the newest version of a row comes last."""
-    where = {row_id: position for position, row_id in enumerate(own)}
-    return sorted(where[r] for r in wanted if r in where)
 
 
 def _attach_deletes(

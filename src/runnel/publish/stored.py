@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,7 +21,32 @@ from runnel.lake.model import DataFile, DeleteFile, Lake
 from runnel.lake.parquet import ROW_ID, SNAPSHOT_ID
 from runnel.lake.storage import open_store
 
+Ints = npt.NDArray[np.int64]
+
 _KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RowIds:
+    """A file's column of row ids, ready to be searched."""
+
+    ascending: Ints
+    positions: Ints
+    """Where each of them stands in the file."""
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> RowIds:
+        """Sort a column; of several versions of a row the last one comes last."""
+        ids = np.asarray(column.to_numpy(), dtype=np.int64)
+        order = np.argsort(ids, kind="stable")
+        return cls(ids[order], order)
+
+    def find(self, wanted: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Which of the wanted rows are here, and at which positions (ascending)."""
+        ids = np.asarray(wanted, dtype=np.int64)
+        places = np.searchsorted(self.ascending, ids, side="right") - 1
+        here = (places >= 0) & (self.ascending[np.maximum(places, 0)] == ids)
+        return ids[here].tolist(), sorted(self.positions[places[here]].tolist())
 
 
 @dataclass
@@ -27,7 +54,7 @@ class StoredFiles:
     """What was read, or written, lately."""
 
     _deletions: OrderedDict[str, Mapping[int, int]] = field(default_factory=OrderedDict)
-    _row_ids: OrderedDict[str, Sequence[int] | None] = field(default_factory=OrderedDict)
+    _row_ids: OrderedDict[str, RowIds | None] = field(default_factory=OrderedDict)
 
     def deletions(self, lake: Lake, file: DeleteFile) -> Mapping[int, int]:
         """Deleted positions with the snapshot that deleted each."""
@@ -47,12 +74,12 @@ class StoredFiles:
         while len(self._deletions) > _KEPT:
             self._deletions.popitem(last=False)
 
-    def row_ids(self, lake: Lake, file: DataFile) -> Sequence[int] | None:
+    def row_ids(self, lake: Lake, file: DataFile) -> RowIds | None:
         """The row ids that stand in a file, or None when they follow from positions."""
         if file.path not in self._row_ids:
             table = _read(lake, file.path, file.encryption_key, ROW_ID)
             named = ROW_ID in table.column_names
-            self._row_ids[file.path] = table.column(ROW_ID).to_pylist() if named else None
+            self._row_ids[file.path] = RowIds.of(table.column(ROW_ID)) if named else None
             while len(self._row_ids) > _KEPT:
                 self._row_ids.popitem(last=False)
         return self._row_ids[file.path]
