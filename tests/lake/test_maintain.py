@@ -16,6 +16,7 @@ import pytest
 
 from runnel.lake.catalog import data_files, head, table_by_id
 from runnel.lake.changes import plan_changes, read_changes
+from runnel.lake.files import end_data_file
 from runnel.lake.maintain import Settings, maintain
 from runnel.lake.parquet import file_name
 from runnel.lake.scan import plan_scan, read_all
@@ -51,6 +52,12 @@ def live(lake: Writer, table: Any) -> list[Any]:
     return data_files(lake.observer, lake.lake, table, head(lake.observer, lake.lake))
 
 
+TOLD_WRONG = b"""
+SELECT d.begin_snapshot FROM ducklake.ducklake_delete_file d JOIN ducklake.ducklake_data_file f USING (data_file_id)
+WHERE f.end_snapshot IS NOT NULL AND f.partial_max IS NOT NULL AND d.path NOT LIKE '%-moved-%'
+"""
+
+
 class Memory:
     """What a table looked like at every snapshot, to DuckDB and to us."""
 
@@ -67,9 +74,16 @@ class Memory:
         for n in self.snapshots:
             assert self._state(n) == self.states[n], f"snapshot {n} for DuckDB"
             assert self._scan(n) == self.ours[n], f"snapshot {n} for us"
-            # Not compared with what DuckDB said before: of its own deletes in merged files it tells the wrong snapshot.
-            truth = self._difference(n)
-            assert truth is None or self._feed(n, n) == truth, f"DuckDB's changes of snapshot {n}"
+        # Not compared with what DuckDB said before: of its own deletes in merged files it tells the wrong snapshot,
+        # and goes on to do so when it has ended such a file.
+        wrong = {number for (number,) in self.lake.observer.execute(TOLD_WRONG)}
+        truth = {n: self._difference(n) for n in self.snapshots}
+        told = {n: changes for n, changes in truth.items() if changes is not None and n not in wrong}
+        for n, changes in told.items():
+            assert self._feed(n, n) == changes, f"DuckDB's changes of snapshot {n}"
+        if len(told) == len(self.snapshots):
+            everything = self._feed(self.snapshots[0], head(self.lake.observer, self.lake.lake))
+            assert everything == sum(told.values(), Counter())
         assert self._changes(self.snapshots[0], self.last) == self.feed
         now = head(self.lake.observer, self.lake.lake)
         assert not self._changes(self.last, now)
@@ -111,9 +125,7 @@ def _bag(table: pa.Table) -> Bag:
 SEEDS = int(os.environ.get("RUNNEL_SEEDS", "2"))
 
 
-@pytest.mark.parametrize(
-    ("seed", "encrypted"), [(seed, kind) for seed in range(SEEDS) for kind in (False, True) if seed or not kind]
-)
+@pytest.mark.parametrize(("seed", "encrypted"), [(seed, seed % 2 == 1) for seed in range(SEEDS)])
 def test_random_histories_read_the_same_after_maintenance(
     dsn: str, data_path: str, duck: Clients, seed: int, encrypted: bool
 ) -> None:
@@ -184,6 +196,26 @@ def test_small_files_become_one_and_the_old_ones_go_after_a_while(lake: Writer, 
     client.run("CALL ducklake_expire_snapshots('lake', older_than => now())")
     client.run("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
     assert client.rows("SELECT count(*), max(id), count(DISTINCT rowid) FROM t") == [(117, 1000, 117)]
+
+
+def test_a_merged_file_is_deleted_from_and_ended(lake: Writer, duck: Clients) -> None:
+    """DuckDB tells the right snapshot of each deletion, also from a file whose rows are of several."""
+    table, client = new_table(lake), duck()
+    for i in range(3):
+        append(lake, table, numbers(i * 3, i * 3 + 3))
+    maintain(lake.conn, lake.observer, lake.lake, EAGER)
+    (file,) = live(lake, table)
+    assert file.partial_max is not None
+    one = delete(lake, table, file, [0, 4])
+    two = delete(lake, table, file, [8])
+    with lake.commit() as draft:
+        end_data_file(draft, table, file.id)
+    three = draft.id
+    gone = {one: {0, 4}, two: {8}, three: {1, 2, 3, 5, 6, 7}}
+    for n, ids in gone.items():
+        assert set(client.changes("t", n, n, "snapshot_id, id, change_type")) == {(n, id, "delete") for id in ids}
+    everything = client.changes("t", one, three, "snapshot_id, id, change_type")
+    assert sorted(everything) == sorted((n, id, "delete") for n, ids in gone.items() for id in ids)
 
 
 def test_rows_that_no_snapshot_shows_are_not_kept(lake: Writer, duck: Clients) -> None:

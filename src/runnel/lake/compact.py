@@ -3,8 +3,8 @@
 A row of a lake has a life: the snapshots of its birth and of its death, and its row id. Merging small files, flushing
 inlined rows and rewriting files with many deletes are one operation: take rows with their lives from where they are,
 write those that live to one file and the dead to another, and let the catalog forget the old places. The live file
-carries births and row ids in columns of its own. The dead file has ended, at the last death; a delete file tells the
-earlier ones. So every snapshot, and the changes between any two, read as before.
+carries births and row ids in columns of its own. The dead file ends with the snapshot that makes it, and has a delete
+file that tells every row's death. So every snapshot, and the changes between any two, read as before.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class NewFile:
 
     file: WrittenFile
     begin: int
-    end: int | None
     partial_max: int | None
-    deletes: WrittenFile | None = None
-    deaths: tuple[int, int] = (0, 0)
-    """The first and the last death in the delete file."""
+    deletes: WrittenFile | None
+    """Of a dead file: all its rows."""
+    deaths: tuple[int, int]
+    """The first and the last of them."""
 
 
 @dataclass(slots=True)
@@ -90,14 +90,14 @@ class Workshop:
     def write(self, lives: Lives, since: int) -> Iterator[NewFile]:
         """Write rows to a live file and to dead ones. What died before snapshot `since` nobody can ask for."""
         alive = lives.died == NEVER
-        yield from self._write(lives, np.flatnonzero(alive), end=None)
+        yield from self._write(lives, np.flatnonzero(alive), dead=False)
         # A row that came and went in one snapshot was never there.
         dead = np.flatnonzero(~alive & (lives.died >= since) & (lives.died > lives.born))
         # One file must not hold two versions of a row: DuckDB's change feed would mix them up.
         for part in _apart(dead, lives.ids[dead]):
-            yield from self._write(lives, part, end=int(lives.died[part].max()))
+            yield from self._write(lives, part, dead=True)
 
-    def _write(self, lives: Lives, places: Ints, *, end: int | None) -> Iterator[NewFile]:
+    def _write(self, lives: Lives, places: Ints, *, dead: bool) -> Iterator[NewFile]:
         if not len(places):
             return
         born, died = lives.born[places], lives.died[places]
@@ -116,19 +116,13 @@ class Workshop:
             encrypt=encrypt,
             name=self.name(),
         )
-        earlier = np.flatnonzero(died < end) if end is not None else np.empty(0, dtype=np.int64)
         deletes = None
-        if len(earlier):
-            deaths = {int(place): int(died[place]) for place in earlier}
-            path = self.table.path + file.path
+        if dead:
+            # All deaths, the last one too: of rows that go with their whole file, DuckDB tells the snapshot of birth.
+            path, deaths = self.table.path + file.path, dict(enumerate(died.tolist()))
             deletes = write_delete_file(store, self.table.path, path, deaths, encrypt=encrypt, name=self.name("delete"))
         yield NewFile(
-            file,
-            int(born.min()),
-            end,
-            int(born.max()) if partial else None,
-            deletes,
-            (int(died[earlier].min()), int(died[earlier].max())) if len(earlier) else (0, 0),
+            file, int(born.min()), int(born.max()) if partial else None, deletes, (int(died.min()), int(died.max()))
         )
 
     def commit(self, prepare: Callable[[], Change | None], message: str) -> bool:
@@ -218,12 +212,13 @@ class Change:
 
     def _insert(self, draft: Draft, new: NewFile) -> None:
         partition, values = self.partition
+        end = None if new.deletes is None else draft.id
         id = insert_data_file(
             draft,
             self.table,
             new.file,
             begin=new.begin,
-            end=new.end,
+            end=end,
             row_id_start=None,
             partial_max=new.partial_max,
             partition_id=partition,
@@ -234,7 +229,7 @@ class Change:
         )
         if new.deletes is not None:
             insert_delete_file(
-                draft, self.table, id, new.deletes, begin=new.deaths[0], end=new.end, partial_max=_several(new.deaths)
+                draft, self.table, id, new.deletes, begin=new.deaths[0], end=end, partial_max=_several(new.deaths)
             )
 
     def _forget_files(self, draft: Draft, touched: Sequence[int]) -> None:

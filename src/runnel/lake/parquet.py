@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runnel.errors import UserError
@@ -29,6 +30,8 @@ FIELD_IDS = {ROW_ID: 2147483540, SNAPSHOT_ID: 2147483539, "file_path": 214748364
 COMPRESSIONS = frozenset({"zstd", "snappy", "gzip", "none"})
 ROW_GROUP = 122_880
 TARGET_SIZE = 128 * 1024 * 1024
+_SAMPLE = 10_000
+"""Rows that are looked at to see whether a column's values repeat."""
 _UNWRITABLE = frozenset({"int128", "uint128", "interval", "timetz", "time_ns", "variant", "geometry"})
 
 
@@ -152,7 +155,7 @@ def encode_delete_file(
         ],
         schema=schema,
     )
-    sink = _Encrypted(schema, "zstd") if encrypt else _Plain(schema, "zstd")
+    sink = _Encrypted(schema, "zstd") if encrypt else _Plain(schema, "zstd", repetitive(table))
     sink.write(table)
     return sink.finish(name or file_name("delete"), len(positions), {})
 
@@ -205,11 +208,12 @@ class _File:
         self.columns = columns
         self.extra = [field.name for field in extra]
         self.statistics = Collector(columns)
-        self.sink = _Encrypted(self.schema, compression) if encrypt else _Plain(self.schema, compression)
+        self.compression, self.encrypt = compression, encrypt
+        self.sink: _Plain | _Encrypted | None = None
 
     @property
     def size(self) -> int:
-        return self.sink.size
+        return self.sink.size if self.sink is not None else 0
 
     def add(self, group: pa.Table) -> None:
         arrays = [_stored(group.column(index), self.schema.field(index).type) for index in range(len(self.columns))]
@@ -217,19 +221,31 @@ class _File:
         table = pa.table(arrays, schema=self.schema)
         for batch in table.to_batches():
             self.statistics.add(batch)
-        self.sink.write(table)
+        self._opened(table).write(table)
+
+    def _opened(self, first: pa.Table) -> _Plain | _Encrypted:
+        if self.sink is None and self.encrypt:
+            self.sink = _Encrypted(self.schema, self.compression)
+        elif self.sink is None:
+            self.sink = _Plain(self.schema, self.compression, repetitive(first))
+        return self.sink
 
     def close(self, name: str) -> Encoded:
-        return self.sink.finish(name, self.statistics.rows, self.statistics.result())
+        return self._opened(self.schema.empty_table()).finish(name, self.statistics.rows, self.statistics.result())
 
 
 class _Plain:
     """Parquet by pyarrow, into memory."""
 
-    def __init__(self, schema: pa.Schema, compression: str) -> None:
+    def __init__(self, schema: pa.Schema, compression: str, dictionaries: list[str]) -> None:
         self.buffer = pa.BufferOutputStream()
         self.writer = pq.ParquetWriter(
-            self.buffer, schema, compression=compression, store_schema=False, store_decimal_as_integer=True
+            self.buffer,
+            schema,
+            compression=compression,
+            use_dictionary=dictionaries,
+            store_schema=False,
+            store_decimal_as_integer=True,
         )
 
     @property
@@ -269,6 +285,35 @@ class _Encrypted:
         key = encrypted.new_key()
         data = pa.py_buffer(encrypted.encode(table, key, self.compression))
         return Encoded(WrittenFile(name, rows, data.size, footer_size(data), stats, encrypted.key_text(key)), data)
+
+
+def repetitive(table: pa.Table) -> list[str]:
+    """The columns whose values repeat: a dictionary of all others would cost time and space.
+
+    >>> repetitive(pa.table({"id": list(range(100)), "flag": [0, 1] * 50}))
+    ['flag']
+    """
+    sample = table.slice(0, _SAMPLE)
+    found = []
+    for name, values in zip(table.column_names, sample.columns, strict=True):
+        type = values.type
+        if pa.types.is_nested(type):
+            found += _leaf_paths(name, type)
+        elif not isinstance(type, pa.BaseExtensionType) and 2 * pc.count_distinct(values).as_py() <= sample.num_rows:
+            found.append(name)
+    return found
+
+
+def _leaf_paths(name: str, type: pa.DataType) -> list[str]:
+    """The leaves below a nested column as Parquet names them."""
+    if pa.types.is_struct(type):
+        return [path for field in type for path in _leaf_paths(f"{name}.{field.name}", field.type)]
+    if pa.types.is_map(type):
+        key, value = f"{name}.key_value.key", f"{name}.key_value.value"
+        return [*_leaf_paths(key, type.key_type), *_leaf_paths(value, type.item_type)]
+    if pa.types.is_list(type):
+        return _leaf_paths(f"{name}.list.element", type.value_type)
+    return [name]
 
 
 def footer_size(data: Any) -> int:
