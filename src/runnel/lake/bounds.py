@@ -124,7 +124,7 @@ def _value(value: Any, column: LakeColumn) -> Any:
     if isinstance(value, str) and column.type not in TEXTS and column.type != "uuid":
         parsed = stat_value(value, column.type)
         return value if parsed is None else parsed
-    return str(value) if column.type == "uuid" and value is not None else value
+    return str(value).lower() if column.type == "uuid" and value is not None else value
 
 
 def _odd(value: Any, column: LakeColumn) -> bool:

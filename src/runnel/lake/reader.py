@@ -21,7 +21,7 @@ from runnel.lake.bounds import Wanted
 from runnel.lake.columns import Found, conform, default_array, found_as, found_by_mapping, found_in_file, from_text
 from runnel.lake.input import DECRYPTED, ParquetInput, Tally, decrypted, folder_value, local_path, open_parquet
 from runnel.lake.model import DataFile, DeleteFile, LakeColumn, MappedName
-from runnel.lake.types import HUGE, INTEGERS, NESTED, arrow_field, duck_type
+from runnel.lake.types import HUGE, NESTED, arrow_field, duck_type
 
 ROW_ID = "_ducklake_internal_row_id"
 SNAPSHOT_ID = "_ducklake_internal_snapshot_id"
@@ -32,7 +32,7 @@ _SIDE_BY_SIDE = 8
 NEVER = np.iinfo(np.int64).max
 Ints = npt.NDArray[np.int64]
 # Statistics of a footer are read as values of these types; of others as something that merely looks comparable.
-_COMPARABLE = INTEGERS | {"varchar", "date", "timestamp", "timestamptz"}
+_COMPARABLE = frozenset({"int8", "int16", "int32", "int64", "varchar", "date", "timestamp", "timestamptz"})
 
 
 @dataclass(frozen=True, slots=True)
