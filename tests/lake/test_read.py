@@ -156,6 +156,7 @@ def test_statistics_keep_files_and_row_groups_closed(
         plan(conn, lake, keys={"nope": [1]})
     with pytest.raises(UserError, match="no column nope"):
         plan(conn, lake, columns=["nope"])
+    assert read_all(plan(conn, lake, columns=[])).num_rows == 5001
     narrow, wide = Tally(), Tally()
     read_all(plan(conn, lake, columns=["id"]), narrow)
     read_all(plan(conn, lake), wide)

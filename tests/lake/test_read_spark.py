@@ -82,6 +82,7 @@ def test_native_scan_with_deletes_renames_and_conditions(
     assert some.columns == ["label"]
     assert bag(some) == expected(client, f"SELECT label FROM t WHERE {where}")
     assert len(some.inputFiles()) == 1
+    assert read_ducklake(spark, dsn, "t", columns=[]).count() == client.value("SELECT count(*) FROM t")
     # The result is the caller's: it can be named in the caller's session.
     frame.createOrReplaceTempView("lake_rows")
     assert spark.sql("SELECT count(*) FROM lake_rows").collect()[0][0] == client.value("SELECT count(*) FROM t")

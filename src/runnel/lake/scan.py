@@ -75,6 +75,8 @@ def plan_scan(
     are hints: files and rows that cannot match are left out where statistics or columns that are read anyway tell.
     """
     chosen = choose_columns(table, columns)
+    # Arrow cannot count rows that have no columns, so those have at least their row id.
+    row_ids = row_ids or not chosen
     conditions = wanted(table.columns, keys, bounds)
     files = data_files(conn, lake, table, snapshot)
     kept = _prune(conn, lake, table, files, conditions)

@@ -69,6 +69,8 @@ def read_ducklake(
         chosen = [column.name for column in found.columns] if columns is None else list(columns)
         keys, bounds = hints(where, found.columns) if where else ({}, {})
         needed = list(dict.fromkeys([*chosen, *(columns_in(where, found.columns) if where else ())]))
+        # Rows without columns are counted by some column.
+        needed = needed or [found.columns[0].name]
         scan = plan_scan(conn, opened, found, at, needed, keys, bounds)
         history = ColumnHistory(conn, opened, found.id)
     frame = scan_frame(spark, scan, history, native=native)
