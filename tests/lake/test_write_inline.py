@@ -13,6 +13,7 @@ import pytest
 from runnel.lake.catalog import data_files
 from runnel.lake.commit import LakeConflict, snapshot
 from runnel.lake.inline import can_inline, end_inlined_rows, inline_deletes, inline_rows
+from runnel.lake.maintain import maintain
 from runnel.lake.measure import statistics
 from runnel.lake.model import LakeTable
 from runnel.lake.tables import add_column, column, create_table
@@ -64,8 +65,12 @@ def test_all_types_are_inlined_flushed_and_compared(lake: Writer, duck: Clients)
     client.run("CREATE TABLE u AS SELECT * FROM t")
     assert client.rows("SELECT * FROM t WHERE ts = TIMESTAMP '2020-01-01 01:01:01.5' AND v > 'a'") == expected[:1]
     assert client.rows("SELECT min(ts), max(d), count(v), count(*) FROM t") == [(ROW[8], ROW[5], 1, 2)]
+    insert(lake, table, NULLS)
+    report = maintain(lake.conn, lake.observer, lake.lake)
+    assert (report.flushed_rows, report.skipped) == (5, {})
+    assert client.rows("SELECT * FROM t ORDER BY i NULLS LAST") == [*expected, NULLS]
     client.run("CALL ducklake_flush_inlined_data('lake')")
-    assert client.rows("SELECT * FROM t ORDER BY i NULLS LAST") == expected
+    assert client.rows("SELECT * FROM u ORDER BY i NULLS LAST") == expected
 
 
 def test_rows_come_go_and_are_found_in_history(lake: Writer, duck: Clients) -> None:

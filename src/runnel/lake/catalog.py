@@ -19,6 +19,7 @@ from psycopg.rows import tuple_row
 
 from runnel.errors import UserError
 from runnel.lake.model import DataFile, DeleteFile, Lake, LakeColumn, LakeTable, MappedName
+from runnel.lake.statements import identifier
 
 VERSION = "1.0"
 
@@ -59,7 +60,7 @@ class InlinedTable:
 
 def query(conn: psycopg.Connection[Any], lake: Lake, text: LiteralString, **params: Any) -> Rows:
     """Run a statement in which `{lake}` stands for the catalog's schema."""
-    statement = sql.SQL(text).format(lake=sql.Identifier(lake.schema))
+    statement = sql.SQL(text).format(lake=identifier(lake.schema))
     with conn.cursor(row_factory=tuple_row) as cursor:
         return cursor.execute(statement, params).fetchall()
 
@@ -365,7 +366,7 @@ def inlined_deletes(
     statement = sql.SQL(
         "SELECT file_id, row_id, begin_snapshot FROM {} WHERE begin_snapshot > %s AND begin_snapshot <= %s"
         " AND (%s::int8[] IS NULL OR file_id = ANY(%s::int8[]))"
-    ).format(sql.Identifier(lake.schema, name))
+    ).format(identifier(lake.schema, name))
     wanted = None if files is None else list(files)
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     with conn.cursor(row_factory=tuple_row) as cursor:

@@ -16,6 +16,7 @@ from runnel.lake.catalog import ColumnHistory, InlinedTable, inlined_tables
 from runnel.lake.columns import conform, default_array, found_as, from_text, interval_text
 from runnel.lake.model import Lake, LakeColumn
 from runnel.lake.reader import scan_schema
+from runnel.lake.statements import identifier
 from runnel.lake.types import TEXTS, arrow_type, decimal_bounds
 
 # What PostgreSQL keeps as such; everything else is DuckDB's text.
@@ -150,8 +151,8 @@ def _read_one(
 ) -> tuple[list[tuple[int, int, int | None]], list[pa.Array]] | None:
     chosen = [column for column in columns if column.id in stored]
     statement = sql.SQL("SELECT row_id, begin_snapshot, end_snapshot{} FROM {} WHERE {}").format(
-        sql.SQL("").join(sql.SQL(", ") + _expression(stored[c.id][0], sql.Identifier(stored[c.id][1])) for c in chosen),
-        sql.Identifier(lake.schema, inlined.name),
+        sql.SQL("").join(sql.SQL(", ") + _expression(stored[c.id][0], identifier(stored[c.id][1])) for c in chosen),
+        identifier(lake.schema, inlined.name),
         condition,
     )
     with conn.cursor(row_factory=tuple_row) as cursor:
@@ -183,7 +184,7 @@ def _stored(inlined: InlinedTable, history: ColumnHistory, at: int) -> dict[int,
     return {column.id: (column, column.name) for column in columns if column.name in inlined.columns}
 
 
-def _expression(column: LakeColumn, name: sql.Identifier) -> sql.Composable:
+def _expression(column: LakeColumn, name: sql.Composable) -> sql.Composable:
     match column.type:
         case "interval":
             return sql.SQL(

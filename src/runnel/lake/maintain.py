@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from runnel.errors import RunnelError
 from runnel.lake import sweep
 from runnel.lake.catalog import ColumnHistory, data_files, delete_files, head, inlined_deletes, oldest, tables
@@ -115,8 +117,9 @@ def _maintain_table(workshop: Workshop, settings: Settings, report: Report) -> N
     try:
         changed = flush(workshop, settings, report)
         changed = merge(workshop, settings, report) or changed
-    except RunnelError as error:
-        report.skipped[name] = str(error)
+    except (RunnelError, pa.ArrowException) as error:
+        workshop.discard()
+        report.skipped[name] = " ".join(str(error).split())
         return
     if changed:
         report.tables.append(name)

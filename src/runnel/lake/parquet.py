@@ -169,8 +169,12 @@ def check_compression(compression: str) -> None:
 
 
 def can_write(columns: Sequence[LakeColumn]) -> bool:
-    """Whether files of these columns can be written here: a few rare types are left to DuckDB."""
-    return not any(leaf.type in _UNWRITABLE for column in columns for leaf in leaves(column))
+    """Whether files of these columns can be written here: a few rare types, and uuids below others, need DuckDB."""
+    return not any(
+        leaf.type in _UNWRITABLE or (leaf.type == "uuid" and leaf is not column)
+        for column in columns
+        for leaf in leaves(column)
+    )
 
 
 def storage_type(column: LakeColumn) -> pa.DataType:

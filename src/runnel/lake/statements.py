@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
 from psycopg.rows import tuple_row
 
 from runnel.model.names import quote
@@ -13,6 +14,15 @@ if TYPE_CHECKING:
     from psycopg import Connection, Cursor
 
 Row = tuple[Any, ...]
+
+
+def identifier(*names: str) -> sql.SQL:
+    """A qualified name for a statement with parameters: a per cent sign in it is no placeholder.
+
+    >>> identifier("s", "100%").as_string()
+    '"s"."100%%"'
+    """
+    return sql.SQL(".".join(quote(name) for name in names).replace("%", "%%"))
 
 
 def execute(conn: Connection[Any], schema: str, text: str, params: Sequence[Any] = ()) -> Cursor[Row]:
