@@ -9,7 +9,7 @@ SCALE   ?= 0.1
 ARGS    ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test lint format bench bench-tpch bench-nexmark bench-dag soak clean
+.PHONY: help venv java demo test lint format bench bench-tpch bench-nexmark bench-dag soak soak-lake clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -55,6 +55,9 @@ bench-dag: venv ## How long a change takes through chains, layers and diamonds o
 
 soak: venv ## Random histories against PostgreSQL for MINUTES=10 minutes
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+soak-lake: venv ## The proofs of the lake at full size: 50 refreshes, 25 kills, minutes of other writers
+	@RUNNEL_LAKE_FULL=1 $(BIN)/python -m pytest -s tests/lake/test_proof_*.py $(ARGS)
 
 clean: ## Remove .venv, caches and build products
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,138 @@
+"""A store that is down, slow, broken or full: nothing half-done stays, errors can be read, and it heals by itself."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+import runnel
+from tests.e2e.helpers import eventually
+from tests.lake.compare import assert_equal, duck_bag, pg_bag
+from tests.lake.flaky import Flaky, Trouble
+from tests.lake.places import Place
+from tests.lake.s3 import S3, SECRET_KEY
+from tests.lake.shop import QUERIES, Shop
+
+pytestmark = pytest.mark.usefixtures("sealing_key")
+
+CATALOG = (
+    "snapshot",
+    "snapshot_changes",
+    "data_file",
+    "delete_file",
+    "file_column_stats",
+    "table_stats",
+    "table",
+    "view",
+)
+STATE = "SELECT frontier::text, status, data_timestamp FROM pgtrickle.pgt_stream_tables WHERE pgt_name = %s"
+FAILURES = """
+SELECT error_message FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_stream_tables USING (pgt_id)
+WHERE pgt_name = %s AND h.status = 'FAILED' ORDER BY refresh_id
+"""
+
+# A store that does not answer is given up soon, so that the test need not wait for it as long as a user would.
+IMPATIENT = (("timeout", "2"), ("connect_timeout", "1"), ("max_retries", "1"), ("retry_timeout", "3"))
+
+TROUBLES: list[tuple[Trouble, int]] = [("refuse", 0), ("hang", 0), ("cut", 0), ("full", 0), ("full", 1), ("cut", 1)]
+"""And how many uploads still pass: a publication of several files may lose its store in the middle."""
+
+
+@pytest.fixture
+def place(dsn: str, s3: S3, flaky: Flaky, bucket: str) -> Place:
+    return Place(dsn, bucket, s3, through=flaky.s3, options=IMPATIENT)
+
+
+def test_a_failing_store(client: runnel.Client, db: psycopg.Connection, place: Place, flaky: Flaky) -> None:
+    shop = Shop(db, random.Random(1))
+    shop.open()
+    place.attach(db)
+    client.create_stream_table("s", QUERIES["wide"], "1s", "DIFFERENTIAL", sink="ducklake")
+    with place.duck() as duck:
+        for number, (trouble, after) in enumerate(TROUBLES):
+            before, failures = _everything(db), len(_failures(db))
+            flaky.be(trouble, after=after)
+            started = time.monotonic()
+            with db.transaction():
+                shop.insert(5)
+                db.execute("DELETE FROM items WHERE id %% 7 = %s", (number,))
+            eventually(lambda seen=failures: len(_failures(db)) > seen, 40, what=f"{trouble}: no failure")
+            assert flaky.troubled, trouble
+            _readable(_failures(db)[-1], trouble)
+            assert _everything(db) == before, f"{trouble}, {after}"
+            flaky.be("none")
+            well = time.monotonic()
+            eventually(lambda: _agrees(db), 45, what=f"no recovery after {trouble}")
+            assert_equal(duck_bag(db, duck, "s"), pg_bag(db, "s"), f"after {trouble}")
+            print(f"  {well - started:.1f} s in trouble, {time.monotonic() - well:.1f} s to recover")
+        assert client.verify("s").ok
+    eventually(lambda: db.execute("SELECT count(*) FROM pgtrickle.pgt_lake_uploads").fetchone() == (0,), 10)
+    place.check(db)
+
+
+@pytest.mark.parametrize("mode", ["merge", "append", "replace"])
+def test_a_refresh_by_hand_says_what_is_wrong(
+    client: runnel.Client, db: psycopg.Connection, place: Place, flaky: Flaky, mode: str
+) -> None:
+    shop = Shop(db, random.Random(2))
+    shop.open(5)
+    place.attach(db)
+    client.create_stream_table(
+        "s", QUERIES["wide"], "@yearly", "DIFFERENTIAL", sink="ducklake", ducklake_sink_mode=mode
+    )
+    catalog, rows = _catalog(db), pg_bag(db, "s")
+    shop.insert(3)
+    flaky.be("refuse")
+    with pytest.raises(runnel.RunnelError) as error:
+        client.refresh("s")
+    _readable(f"{error.value}", "refuse")
+    assert (_catalog(db), pg_bag(db, "s")) == (catalog, rows)
+    with pytest.raises(runnel.RunnelError):
+        client.create_stream_table("t", QUERIES["plenty"], "@yearly", "DIFFERENTIAL", sink="ducklake")
+    assert _catalog(db) == catalog
+    assert db.execute("SELECT to_regclass('t')").fetchone() == (None,)
+    flaky.be("slow", seconds=0.2)
+    client.refresh("s")
+    flaky.be("none")
+    with place.duck() as duck:
+        assert_equal(duck_bag(db, duck, "s"), pg_bag(db, "s"), "s")
+    place.check(db)
+
+
+def _everything(db: psycopg.Connection) -> tuple[Any, ...]:
+    """What must not move while the store is in trouble."""
+    return _catalog(db), db.execute(STATE, ("s",)).fetchone(), pg_bag(db, "s")
+
+
+def _catalog(db: psycopg.Connection) -> dict[str, int]:
+    counts = {}
+    for table in CATALOG:
+        row = db.execute(f"SELECT count(*) FROM ducklake.ducklake_{table}".encode()).fetchone()
+        assert row is not None
+        counts[table] = row[0]
+    return counts
+
+
+def _failures(db: psycopg.Connection) -> list[str]:
+    return [message for (message,) in db.execute(FAILURES, ("s",)).fetchall()]
+
+
+def _agrees(db: psycopg.Connection) -> bool:
+    state = db.execute(STATE, ("s",)).fetchone()
+    assert state is not None
+    assert state[1] == "ACTIVE", state
+    return pg_bag(db, "s") == pg_bag(db, "items")
+
+
+def _readable(message: str, trouble: Trouble) -> None:
+    """It names the store's place and the trouble, in words; never a key."""
+    print(f"  {trouble}: {message}")
+    assert "s3://bucket" in message
+    assert "store" in message.lower()
+    assert SECRET_KEY not in message
+    assert "Traceback" not in message
+    assert len(message) < 600
