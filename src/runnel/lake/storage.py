@@ -38,6 +38,15 @@ _lenient: set[str] = set()
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)(/.*)?$", re.IGNORECASE)
 
 
+_CAUSES = {
+    "ConnectionRefused": "the store refused the connection",
+    "TimedOut|kind: Timeout": "the store did not answer in time",
+    "dns error|failed to lookup": "no host of that name was found",
+    "IncompleteMessage|ConnectionReset|BrokenPipe|ChannelClosed": "the connection to the store broke off",
+}
+"""What obstore's debugging text says of a request that failed on its way, in words."""
+
+
 class StoreError(TransientError):
     """A file could not be read or written; the store may be back later."""
 
@@ -292,16 +301,31 @@ def _failures(store: Store, verb: str, path: str) -> Iterator[None]:
 
 
 def readable(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """One line of an error of the store, without the debugging text and without any of the store's settings."""
+    """One line of an error of the store: its cause in words, without any of the store's settings."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    text = str(error).split("\n\nDebug source", maxsplit=1)[0]
+    text, _, details = str(error).partition("\n\nDebug source")
+    for sign, words in _CAUSES.items():
+        if re.search(sign, details):
+            return words
     for secret in secrets:
         if len(secret) >= 8:
             text = text.replace(secret, "...")
     text = re.sub(r"(?i)((?:signature|credential|token|secret|key)[a-z_-]*[=:]\s*)[^\s&,;]+", r"\1...", text)
-    text = " ".join(text.split())
+    text = _answer(" ".join(text.split()))
     return text if len(text) <= 400 else f"{text[:400]}..."
+
+
+def _answer(text: str) -> str:
+    """What a store answered, of all that obstore tells about it.
+
+    >>> _answer("... - Server returned non-2xx status code: 507 Insufficient Storage: <Message>full</Message>")
+    'the store answered 507 Insufficient Storage: full'
+    """
+    found = re.search(r"status code: (\d{3}[^:<]*)(?::.*?<Message>([^<]*))?", text)
+    if found is None:
+        return text
+    return f"the store answered {found[1].strip()}" + (f": {found[2]}" if found[2] else "")
 
 
 def _hint(store: Store) -> str:
