@@ -87,6 +87,9 @@ class Shop:
         kind = self.chance.choice(kinds)
         if self.chance.random() < 0.04:
             kind = "empty"
+        (left,) = self.conn.execute("SELECT count(*) FROM items").fetchone() or (0,)
+        if left < 10:
+            kind = "insert many"
         with self.conn.transaction():
             getattr(self, "_" + kind.replace(" ", "_"))()
         return kind

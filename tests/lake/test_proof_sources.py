@@ -24,9 +24,7 @@ QUERIES = {
     "kinds_used": "SELECT DISTINCT kind FROM {0}events WHERE id % 2 = 0",
 }
 # A lake table joined with a table of PostgreSQL.
-MIXED = (
-    "SELECT e.kind, o.owner, sum(e.price) AS price FROM {0}events e JOIN {1}owners o ON o.kind = e.kind GROUP BY 1, 2"
-)
+MIXED = "SELECT e.kind, o.owner, sum(e.price) AS price FROM {0}events e JOIN owners o ON o.kind = e.kind GROUP BY 1, 2"
 
 TABLES = """
 CREATE TABLE events (id bigint, kind varchar, price decimal(10,2), happened timestamp);

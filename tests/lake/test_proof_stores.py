@@ -36,7 +36,7 @@ WHERE pgt_name = %s AND h.status = 'FAILED' ORDER BY refresh_id
 """
 
 # A store that does not answer is given up soon, so that the test need not wait for it as long as a user would.
-IMPATIENT = (("timeout", "2"), ("connect_timeout", "1"), ("max_retries", "1"), ("retry_timeout", "3"))
+IMPATIENT = (("timeout", "1"), ("connect_timeout", "1"), ("max_retries", "1"), ("retry_timeout", "3"))
 
 TROUBLES: list[tuple[Trouble, int]] = [("refuse", 0), ("hang", 0), ("cut", 0), ("full", 0), ("full", 1), ("cut", 1)]
 """And how many uploads still pass: a publication of several files may lose its store in the middle."""
