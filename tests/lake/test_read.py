@@ -209,6 +209,15 @@ def test_row_groups_are_skipped_by_their_own_statistics(
     assert read_all(plan(conn, lake, keys={"id": [5]}), some).to_pydict() == {"id": [5], "name": ["name 5"]}
     assert read_all(plan(conn, lake), every).num_rows == 400000
     assert some.bytes * 2 < every.bytes
+    # Where statistics do not help, the key's own column does.
+    client.run("CREATE TABLE u(k bigint, name varchar)")
+    client.run("INSERT INTO u SELECT i * 7919 % 400009, md5(i::varchar) FROM range(400000) r(i)")
+    some, every = Tally(), Tally()
+    found = read_all(plan(conn, lake, "u", keys={"k": [7919 * 3]}), some)
+    assert found["name"].to_pylist() == [client.value("SELECT md5('3')")]
+    assert read_all(plan(conn, lake, "u"), every).num_rows == 400000
+    assert some.files == 1 and some.bytes < every.bytes * 0.7
+    assert read_all(plan(conn, lake, "u", keys={"k": [400005 * 7919 % 400009, -1]})).num_rows == 0
 
 
 def test_files_that_were_added_as_they_were(

@@ -5,6 +5,7 @@ A `FileScan` says everything a reader needs to know; it is small and can be pick
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from runnel.errors import EngineBug
 from runnel.lake.bounds import Wanted
@@ -29,6 +31,7 @@ ROW_ID_FIELD = 2147483540
 SNAPSHOT_ID_FIELD = 2147483539
 
 _SIDE_BY_SIDE = 8
+_FEW_KEYS = 1000
 NEVER = np.iinfo(np.int64).max
 Ints = npt.NDArray[np.int64]
 # Statistics of a footer are read as values of these types; of others as something that merely looks comparable.
@@ -311,7 +314,27 @@ def _groups(spec: FileScan, opened: ParquetInput, stored: Mapping[int, Found], o
             found = stored.get(condition.column.id)
             if found is not None and condition.column.type in _COMPARABLE:
                 chosen = [group for group in chosen if _may_hold(condition, opened.statistics(group, found.name))]
+        chosen = _with_few_keys(spec, opened, stored, chosen)
     return chosen
+
+
+def _with_few_keys(spec: FileScan, opened: ParquetInput, stored: Mapping[int, Found], groups: list[int]) -> list[int]:
+    """Row groups in which one of a few keys occurs: their own column tells, before all others are read."""
+    few = [c for c in spec.wanted if c.values is not None and len(c.values) <= _FEW_KEYS and c.column.id in stored]
+    if not few or len(stored) < 2 or len(groups) < 2:
+        return groups
+    names = [stored[condition.column.id].name for condition in few]
+    found = set()
+    for start, batch in opened.batches(list(dict.fromkeys(names)), groups):
+        group = bisect_right(opened.starts, start) - 1
+        if group not in found and all(_occurs(c, batch.column(stored[c.column.id].name), stored) for c in few):
+            found.add(group)
+    return [group for group in groups if group in found]
+
+
+def _occurs(condition: Wanted, array: pa.Array, stored: Mapping[int, Found]) -> bool:
+    mask = condition.mask(conform(array, stored[condition.column.id], condition.column))
+    return mask is None or bool(pc.any(mask).as_py())
 
 
 def _may_hold(condition: Wanted, statistics: Any) -> bool:
