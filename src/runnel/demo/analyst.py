@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SECONDS_BACK = 15
 """How long ago `{then}` is."""
 
-_SECONDS_PER_LOOK = 0.02
-_SECONDS_PER_ROUND = 1.5
+_SECONDS_PER_LOOK = 0.05
+_SECONDS_PER_ROUND = 2.0
 
 _THEN = f"""
 SELECT coalesce(max(snapshot_id) FILTER (snapshot_time <= now() - INTERVAL {SECONDS_BACK} SECOND), {{first}}) AS then,

@@ -64,7 +64,7 @@ class Screen(AbstractContextManager["Screen"]):
             (f"{tally.other:,}", "bold cyan"),
             " other changes   (Ctrl-C ends it)",
         )
-        lake = Text.assemble("Lake        ", (lake_line(view), "cyan"), "\n", latency_line(self._story, view))
+        lake = Text.assemble("Lake            ", (lake_line(view), "cyan"), "\n", latency_line(self._story, view))
         panels = [
             Panel(self._rows(each, view), title=_title(each, view), title_align="left", border_style=_COLOURS[where])
             for each in self._story.questions
