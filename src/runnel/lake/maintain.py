@@ -39,8 +39,8 @@ class Settings:
     """Files below this size are merged ..."""
     min_files: int = 5
     """... when so many of them can become one ..."""
-    target_size: int = 128 * MEGABYTE
-    """... of at most about this size."""
+    target_size: int = 32 * MEGABYTE
+    """... of at most about this size. Its rows are in memory for a moment, which takes several times as much."""
     deleted_share: float = 0.3
     """A file is rewritten when at least this part of its rows is deleted."""
     flush_rows: int = 1
