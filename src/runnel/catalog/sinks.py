@@ -55,7 +55,8 @@ RETURNING upload_id
 END_UPLOADS = "DELETE FROM pgtrickle.pgt_lake_uploads WHERE upload_id = ANY(%s)"
 # The server may still be finishing the transaction of an engine that is gone: its files are left alone until it has.
 ENDED_UPLOADS = """
-SELECT upload_id, lake, path, pg_xact_status(xid) FROM pgtrickle.pgt_lake_uploads
+SELECT upload_id, lake, path, pg_xact_status(xid), extract(epoch FROM clock_timestamp() - started_at)::float8
+FROM pgtrickle.pgt_lake_uploads
 WHERE pg_xact_status(xid) IS DISTINCT FROM 'in progress' ORDER BY upload_id
 """
 
@@ -102,6 +103,8 @@ class Upload:
     path: str
     status: str | None
     """committed, aborted, or None when the transaction is too old to tell."""
+    age: float
+    """Seconds since the upload began."""
 
 
 def load_sinks(conn: Connection) -> dict[int, Sink]:

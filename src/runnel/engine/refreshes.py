@@ -23,7 +23,6 @@ from runnel.errors import RunnelError, SchemaDriftError, TransientError
 from runnel.lake.commit import LakeConflict
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
-from runnel.publish.large import lock
 from runnel.publish.model import Refreshed, Result
 from runnel.publish.publisher import Later, Publication, Publisher, exports, publishes
 from runnel.refresh.maintained import Maintained, Outcome
@@ -240,6 +239,7 @@ class Refresher:
             name=table.name,
             relid=table.relid,
             columns=table.columns,
+            scales=table.scales,
             delta=table.tables(table.stages[-1]).delta,
             query=row.original_query,
             definition_version=version,
@@ -266,7 +266,6 @@ class Refresher:
         self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         try:
             with self.publisher.publication(self.conn) as publication, self.conn.transaction():
-                lock(self.conn, later.result)
                 sink = load_sinks(self.conn)[later.result.id]
                 done = publication.publish_large(sink, later.result, later.refreshed)
                 add_timings(self.conn, later.refreshed.id, done.timings)

@@ -14,8 +14,10 @@ from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.refresh.maintained import LakeSource, Maintained, Position, lake_sources
 from runnel.schedule.dag import Graph, units
-from runnel.sql.compile import compile_query
+from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.describe import relation_columns
+from runnel.sql.parse import parse_query
+from runnel.sql.scales import result_scales
 
 
 @dataclass
@@ -83,12 +85,14 @@ class Registry:
     def _compile(self, conn: psycopg.Connection, row: StreamTable, logged: bool) -> Maintained:
         owner = role_name(conn, row.owner)
         plan, reason, polled = None, row.mode_reason, False
+        scales: dict[str, int] = {}
         lakes: tuple[LakeSource, ...] = ()
         staged = None
         try:
             compiled = compile_query(conn, row.defining_query, settings=row.settings, role=owner)
             plan, reason = compiled.plan, compiled.reason or row.mode_reason
             columns, polled = compiled.description.columns, compiled.polled
+            scales = known_scales(compiled)
             lakes = lake_sources(compiled.relations, compiled.column_uses)
             staged = compiled.staged
         except RunnelError:
@@ -116,6 +120,7 @@ class Registry:
             sources=self.sources[row.pgt_id],
             upstream=self.graph[row.pgt_id],
             polled=polled,
+            scales=scales,
             logged=logged,
             lakes=lakes,
             staged=staged,
@@ -138,6 +143,14 @@ def role_name(conn: psycopg.Connection, oid: int) -> str:
     ).fetchone()
     assert row is not None
     return str(row[0])
+
+
+def known_scales(compiled: Compiled) -> dict[str, int]:
+    """Digits after the point of a query's numeric columns, as far as its text tells."""
+    tree = parse_query(compiled.description.canonical)
+    relations = (*compiled.relations, *compiled.views)
+    tables = {(r.name.schema, r.name.name): r.columns for r in relations}
+    return {} if tree is None else result_scales(tree, compiled.description.columns, tables)
 
 
 def position(row: StreamTable) -> Position:

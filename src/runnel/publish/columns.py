@@ -47,10 +47,9 @@ class PublishedColumn:
         return f"({value})::text" if self.lake in ("varchar", "json", "uuid") else value
 
     def native_sql(self, value: str) -> str:
-        """The value in a type that DuckDB reads from PostgreSQL without loss."""
-        bounds = decimal_bounds(self.lake)
-        if bounds is not None and self.type.bounds is None:
-            return f"round({value}, {bounds[1]})::numeric({bounds[0]},{bounds[1]})"
+        """The value in a type whose binary form is read without loss; decimals are text."""
+        if decimal_bounds(self.lake) is not None:
+            return f"({self.read_sql(value)})::text"
         return value if self.lake in ("blob", "uuid") else self.read_sql(value)
 
 

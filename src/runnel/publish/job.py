@@ -88,8 +88,13 @@ class Job:
         yield draft
         finish(draft, **provenance(self.result.name, self.refreshed))
 
-    def record(self, table: LakeTable, snapshot: int, next_row_id: int, row_count: int, *, described: bool) -> None:
-        """Remember in the catalog what the lake holds now; `described`: the view is up to date, too."""
+    def record(
+        self, table: LakeTable, snapshot: int, next_row_id: int, row_count: int, *, described: bool, added: int = 0
+    ) -> None:
+        """Remember in the catalog what the lake holds now; `described`: the view is up to date, too.
+
+        `added` rows were published that no refresh has just added: those of a table that was there before its sink.
+        """
         if described or table.id != self.sink.table_id:
             version = self.result.definition_version if described else self.sink.definition_version
             shape = [c.as_json for c in self.columns]
@@ -105,7 +110,7 @@ class Job:
             relid=self.result.relid,
             name=shown(self.result.name),
             refresh_id=self.refreshed.id,
-            rows=self.refreshed.inserted + self.refreshed.deleted,
+            rows=self.refreshed.inserted + self.refreshed.deleted or added,
             frontier=self.refreshed.frontier,
         )
 

@@ -1,8 +1,8 @@
 """Publish a large table whole: Spark's tasks write its files while PostgreSQL builds the map of its rows.
 
 Tasks have connections of their own and see only what is committed, so this happens in a transaction after the one
-that filled the table. Until then the lake shows the table empty, or as it was. The table is locked against writers
-before it is read, so that everybody reads the same rows in the same order.
+that filled the table. Until then the lake shows the table empty, or as it was. All read in
+one exported snapshot and in physical order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runnel.model.names import quote
 from runnel.publish import rowmap
 from runnel.publish.columns import SETTINGS
 from runnel.publish.job import Job, fits, put_table, put_view
-from runnel.publish.model import Published, Result
+from runnel.publish.model import Published
 from runnel.publish.whole import empty_table, replace_files
 from runnel.spark.publish import SliceWrite, write_slices
 from runnel.spark.session import SMALL_ROWS, Sessions
@@ -62,9 +62,12 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
     assert table is not None
     queries = _queries(job, 2 * sessions.parallelism)
     names = job.files.reserve(table, len(queries))
+    row = job.conn.execute("SELECT pg_export_snapshot()").fetchone()
+    assert row is not None
     lake = job.session.lake
     spec = SliceWrite(
         dsn=_with_settings(dsn),
+        snapshot=str(row[0]),
         columns=tuple(job.lake_columns(table)),
         store=open_store(table.path, lake.options),
         folder=table.path,
@@ -89,13 +92,8 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
         if job.mapped and starts and starts[0] != first:
             rowmap.shift(job.conn, job.sink.pgt_id, starts[0] - first)
     after = starts[-1] + files[-1].record_count if starts else first
-    job.record(table, draft.id, after, count, described=True)
+    job.record(table, draft.id, after, count, described=True, added=count)
     return Published(draft.id, count, job.standing.rows, why, timings)
-
-
-def lock(conn: psycopg.Connection, result: Result) -> None:
-    """Keep the table as it is; call before the transaction has a snapshot."""
-    conn.execute(f"LOCK TABLE {result.name.sql()} IN SHARE ROW EXCLUSIVE MODE".encode())
 
 
 def _with_settings(dsn: str) -> str:

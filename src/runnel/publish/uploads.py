@@ -21,6 +21,9 @@ from runnel.lake.storage import Store, open_store
 
 log = logging.getLogger(__name__)
 
+LATE_SECONDS = 120.0
+"""How long after its start an upload may still reach the store."""
+
 Connection = psycopg.Connection[Any]
 
 
@@ -75,6 +78,9 @@ def sweep(observer: Connection, reach: Callable[[str], tuple[Lake, Connection]],
                 if not _is_known(conn, lake, upload.path):
                     open_store(upload.path, lake.options).delete([upload.path])
                     removed += 1
+                    # An upload that was given up may still arrive: it is looked for once more when it must be over.
+                    if upload.age < LATE_SECONDS and not open_store(upload.path).is_local:
+                        continue
             finished.append(upload.id)
         except (RunnelError, psycopg.Error) as error:
             # The store or the server may be back at the next sweep.

@@ -38,7 +38,7 @@ def publish_whole(job: Job, why: str) -> Published:
             rowmap.add_rows(job.conn, job.sink.pgt_id, reading.hashes([f.record_count for f in files]), starts)
         rowmap.index_map(job.conn, job.sink.pgt_id)
     after = starts[-1] + files[-1].record_count if starts else job.standing.next_row_id
-    job.record(table, draft.id, after, count, described=True)
+    job.record(table, draft.id, after, count, described=True, added=count)
     return Published(draft.id, count, job.standing.rows, why)
 
 

@@ -60,6 +60,8 @@ class Maintained:
     """Stream tables it reads."""
     polled: bool = False
     """Without a plan, and its result may change although no captured table does."""
+    scales: Mapping[str, int] = field(default_factory=dict)
+    """Digits after the point, of numeric columns whose type does not say."""
     logged: bool = False
     """Whether another stream table reads this one's change log."""
     lakes: tuple[LakeSource, ...] = ()
