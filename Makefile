@@ -57,7 +57,7 @@ soak: venv ## Random histories against PostgreSQL for MINUTES=10 minutes
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 soak-lake: venv ## The proofs of the lake at full size: 50 refreshes, 25 kills, minutes of other writers
-	@RUNNEL_LAKE_FULL=1 $(BIN)/python -m pytest -s tests/lake/test_proof_*.py $(ARGS)
+	@RUNNEL_LAKE_FULL=1 $(BIN)/python -m pytest -s tests/lake/test_proof_*.py tests/lake/test_commit_concurrent.py tests/lake/test_maintain.py $(ARGS)
 
 clean: ## Remove .venv, caches and build products
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

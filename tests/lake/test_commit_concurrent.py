@@ -13,7 +13,6 @@ from collections.abc import Callable
 import duckdb
 import psycopg
 import pyarrow as pa
-import pytest
 
 from runnel.lake.catalog import data_files, delete_files, head
 from runnel.lake.commit import LakeConflict, require_untouched, snapshot
@@ -181,18 +180,14 @@ class Race:
             self.errors.append(error)
 
 
-@pytest.mark.parametrize(
-    "seconds",
-    [
-        pytest.param(5.0, id="short"),
-        pytest.param(float(os.environ.get("RUNNEL_SOAK_SECONDS", "180")), id="long", marks=pytest.mark.soak),
-    ],
-)
-def test_several_writers_lose_nothing(dsn: str, data_path: str, duck: Clients, seconds: float) -> None:
+SECONDS = float(os.environ.get("RUNNEL_SOAK_SECONDS", "180" if os.environ.get("RUNNEL_LAKE_FULL") else "5"))
+
+
+def test_several_writers_lose_nothing(dsn: str, data_path: str, duck: Clients) -> None:
     with new_lake(dsn, data_path) as lake:
         with lake.commit() as draft:
             table = create_table(draft, "main", "t", [column("id", "int64"), column("name", "varchar")])
-        race = Race(dsn, lake.lake, table, seconds)
+        race = Race(dsn, lake.lake, table, SECONDS)
         race.run(race.duckdb, race.ours, race.inserter, race.ours, race.maintainer)
         print(dict(race.count))
         client = duck()

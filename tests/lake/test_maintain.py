@@ -122,7 +122,7 @@ def _bag(table: pa.Table) -> Bag:
     return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-SEEDS = int(os.environ.get("RUNNEL_SEEDS", "2"))
+SEEDS = int(os.environ.get("RUNNEL_SEEDS", "20" if os.environ.get("RUNNEL_LAKE_FULL") else "2"))
 
 
 @pytest.mark.parametrize(("seed", "encrypted"), [(seed, seed % 2 == 1) for seed in range(SEEDS)])
