@@ -9,6 +9,7 @@ sources see what happened.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ SERVER = "pgtrickle_lakes"
 WRAPPER = "ducklake"
 TRIGGER = "pgtrickle_wake"
 LOCK_TIMEOUT = "3s"
+RETRY_SECONDS = 2.0
 _SYSTEM_COLUMNS = frozenset({"tableoid", "ctid", "xmin", "xmax", "cmin", "cmax"})
 
 KNOWN = """
@@ -86,6 +88,8 @@ class Standins:
     _heads: dict[str, int] = field(default_factory=dict)
     _versions: dict[str, int] = field(default_factory=dict)
     _moved: set[str] = field(default_factory=set)
+    _failed: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """When a lake could not be followed, and why."""
 
     def moved(self) -> set[str]:
         """The lakes in which new snapshots were seen since this was last asked."""
@@ -97,6 +101,9 @@ class Standins:
         lakes = load_lakes(conn)
         polled = set()
         for name, lake in lakes.items():
+            if time.monotonic() - self._failed.get(name, (-RETRY_SECONDS, ""))[0] < RETRY_SECONDS:
+                polled.add(name)
+                continue
             try:
                 if self._follow(conn, lake):
                     self._moved.add(name)
@@ -109,8 +116,13 @@ class Standins:
                 if lost and lake.dsn is None:
                     raise
                 # One lake in trouble must not stop the others, nor the engine.
-                log.warning("lake %s cannot be followed: %s", name, str(error).strip().splitlines()[0])
+                reason = str(error).strip().splitlines()[0]
+                if self._failed.get(name, (0.0, ""))[1] != reason:
+                    log.warning("lake %s cannot be followed: %s", name, reason)
+                self._failed[name] = time.monotonic(), reason
                 polled.add(name)
+            else:
+                self._failed.pop(name, None)
             finally:
                 self.catalogs.finish()
         self.polled = frozenset(polled)
@@ -140,7 +152,7 @@ def drop_standins(conn: Connection, lake: str) -> None:
             schemas.add(str(schema))
             conn.execute(f"DROP FOREIGN TABLE {Name(schema, table).sql()}".encode())
     conn.execute("DELETE FROM pgtrickle.pgt_lake_tables WHERE lake = %s", (lake,))
-    for schema in schemas:
+    for schema in schemas - {"public"}:
         empty = "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = %s::regnamespace)"
         row = conn.execute(empty, (quote(schema),)).fetchone()
         if row and row[0]:

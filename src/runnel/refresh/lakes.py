@@ -32,6 +32,10 @@ from runnel.sql.lake_names import staged_table
 TASK_ROWS = 2_000_000
 """A read by keys that goes through more rows than this is done by Spark's tasks."""
 
+MANY_CHANGES = 500_000
+LARGE_SHARE = 0.3
+"""More changes than both, and AUTO lets Spark read the table instead of copying the changes to PostgreSQL."""
+
 AsEngine = Callable[[], AbstractContextManager[None]]
 
 
@@ -90,6 +94,18 @@ class LakeAccess:
     def waiting(self) -> int:
         """At most how many changes wait."""
         return sum(changed_rows(c) for c in self.changes.values())
+
+    def why_full(self) -> str | None:
+        """Why to recompute although the changes are known: most of a large table is new, and Spark reads it faster."""
+        if self.table.mode != "AUTO" or self.waiting < MANY_CHANGES:
+            return None
+        for source in self.table.lakes:
+            waiting = self.changes.get(source.oid)
+            if waiting is not None and changed_rows(waiting) >= MANY_CHANGES:
+                rows = scanned_rows(self.reads.scan(source.ref, source.columns[:1]))
+                if changed_rows(waiting) > rows * LARGE_SHARE:
+                    return f"{changed_rows(waiting)} rows of {source.relation.name} are new or gone, most of the table"
+        return None
 
     @property
     def changes_read(self) -> int:
@@ -160,7 +176,7 @@ class LakeAccess:
             self.io.count(scan)
             frame = scan_frame(self.sessions.large, scan, self.reads.history(relation.lake), native=False)
             rows = iter(run(frame).to_batches())
-        target = Name("pg_temp", f"pgt_lake_rows_{relation.oid}")
+        target = Name("pg_temp", f"pgt_lake_rows_{self.table.id}_{relation.oid}_{leaf.id}")
         self.staging.fill(self.conn, target, _columns(relation, names), rows, self.table.owner)
         return target.sql()
 
@@ -194,7 +210,7 @@ class LakeAccess:
         return numbers.mapInArrow(staging_reader(staged, shares, scan.inlined), from_arrow_schema(schema))
 
     def _delta(self, oid: int) -> Name:
-        return Name("pg_temp", f"pgt_lake_delta_{oid}")
+        return Name("pg_temp", f"pgt_lake_delta_{self.table.id}_{oid}")
 
 
 def _names(leaf: Leaf, relation: Relation) -> tuple[str, ...]:
@@ -210,9 +226,18 @@ def _columns(relation: Relation, names: Sequence[str]) -> list[Column]:
 def _keys(leaf: Leaf, names: Sequence[str], restriction: Restriction) -> dict[str, list[object]]:
     """The keys that fall on plain columns: only those have statistics."""
     found: dict[str, list[object]] = {}
-    plain = {f"l{leaf.id}.{quote(name)}": name for name in names}
+    plain = {f"l{leaf.id}.{quote(c.name)}": c for c in leaf.source.columns if c.name in names}
     for part in (restriction, *restriction.also):
-        name = plain.get(part.sql)
-        if name is not None and name not in found:
-            found[name] = [*part.values, *([None] if part.include_null else [])]
+        column = plain.get(part.sql)
+        if column is not None and column.name not in found and _as_stored(column, part.array_type):
+            found[column.name] = [*part.values, *([None] if part.include_null else [])]
     return found
+
+
+def _as_stored(column: Column, compared_as: str) -> bool:
+    """Whether keys mean to the lake what they mean to PostgreSQL: not where it converts the column to compare it."""
+    family = column.type.family
+    if family in ("date", "timestamp", "timestamptz"):
+        return compared_as == family
+    # A float's statistics are rounded in another way than its text.
+    return family in ("int", "numeric", "text", "bool", "uuid") and compared_as != "float8"

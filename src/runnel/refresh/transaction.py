@@ -94,7 +94,7 @@ class RefreshTransaction:
             lakes.look(position.frontier)
             pending = pending_changes(self.conn, table, position.frontier, self.versions)
             pending = replace(pending, lakes=bool(lakes.changes), lake_rows=lakes.waiting)
-        forced = full(pending.total) or lakes.expired
+        forced = full(pending.total) or lakes.expired or lakes.why_full()
         if position.populated and not position.reinit and position.frontier.plan != table.fingerprint:
             position = replace(position, reinit="its plan changed, so its state must be rebuilt")
         moving = table.polled or (table.plan is not None and table.plan.uses_clock)

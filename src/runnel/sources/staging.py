@@ -20,6 +20,7 @@ from runnel.sources.statements import WEIGHT
 from runnel.transport import render_csv
 
 _CHUNK = 65_536
+_TRUNCATE_AFTER = 5_000
 
 
 @dataclass
@@ -28,6 +29,8 @@ class Staging:
 
     _made: dict[Name, tuple[str, ...]] = field(default_factory=dict)
     """Per table its columns and who may read it."""
+    _dead: dict[Name, int] = field(default_factory=dict)
+    """Rows of a table since it was last truncated, deleted ones included."""
 
     def fill(
         self,
@@ -55,18 +58,26 @@ class Staging:
                     part = batch.slice(start, _CHUNK)
                     count += part.num_rows
                     copy.write(render_csv(as_text(part)))
+        self._dead[name] = self._dead.get(name, 0) + count
         return count
 
     def forget(self) -> None:
         """The session is gone, or was rolled back to before its tables were made."""
         self._made.clear()
+        self._dead.clear()
 
     def _prepare(self, conn: psycopg.Connection[Any], name: Name, shape: tuple[str, ...]) -> None:
         if self._made.get(name) == shape:
-            conn.execute(f"TRUNCATE {name.sql()}".encode())
+            # A truncation is a change of the system catalog: too dear for a few rows.
+            if self._dead.get(name, 0) > _TRUNCATE_AFTER:
+                conn.execute(f"TRUNCATE {name.sql()}".encode())
+                self._dead[name] = 0
+            else:
+                conn.execute(f"DELETE FROM {name.sql()}".encode())
             return
         *items, owner = shape
         conn.execute(f"DROP TABLE IF EXISTS {name.sql()}".encode())
         conn.execute(f"CREATE TEMP TABLE {quote(name.name)} ({', '.join(items)})".encode())
         conn.execute(f"GRANT SELECT ON {name.sql()} TO {quote(owner)}".encode())
         self._made[name] = shape
+        self._dead[name] = 0

@@ -49,6 +49,9 @@ def resolve_names(query: str, tables: Callable[[], Iterable[LakeRef]]) -> str:
     >>> resolve_names('SELECT e.id FROM lake.main."Ev" e JOIN lake.raw.t ON true',
     ...               lambda: [LakeRef("lake", 1, "main", "Ev"), LakeRef("lake", 2, "raw", "t")])
     'SELECT e.id FROM "lake"."Ev" e JOIN "lake.raw"."t" ON true'
+    >>> resolve_names("SELECT lake.main.ev.id, 'lake.main.ev' FROM lake.main.EV",
+    ...               lambda: [LakeRef("lake", 1, "main", "Ev")])
+    'SELECT "lake"."Ev".id, \'lake.main.ev\' FROM "lake"."Ev"'
     """
     if not re.search(r"\.[^.]*\.", query):
         return query
@@ -60,6 +63,8 @@ def resolve_names(query: str, tables: Callable[[], Iterable[LakeRef]]) -> str:
     except TokenError:
         # Whatever is wrong with the text, PostgreSQL will say so better.
         return query
+    # DuckDB does not tell upper from lower case, so a plain name that is no table's exact one may be another's.
+    folded = {tuple(part.lower() for part in key): name for key, name in known.items()}
     pieces, done = [], 0
     for i in range(len(tokens) - 4):
         parts = tokens[i : i + 5]
@@ -67,7 +72,9 @@ def resolve_names(query: str, tables: Callable[[], Iterable[LakeRef]]) -> str:
             continue
         if any(t.token_type != TokenType.DOT for t in parts[1::2]):
             continue
-        found = known.get((_name(parts[0]), _name(parts[2]), _name(parts[4])))
+        named = (_name(parts[0]), _name(parts[2]), _name(parts[4]))
+        plain = all(p.token_type != TokenType.IDENTIFIER for p in parts[::2])
+        found = known.get(named) or (folded.get(named) if plain else None)
         if found is not None and parts[0].start >= done:
             pieces += [query[done : parts[0].start], f"{quote(found.schema)}.{quote(found.name)}"]
             done = parts[4].end + 1
