@@ -10,7 +10,7 @@ import pytest
 
 import runnel
 
-ROOMS = ("model", "plan", "delta", "schedule", "sql", "sources")
+ROOMS = ("model", "plan", "delta", "schedule", "sql", "lake", "sources")
 
 
 def modules() -> list[str]:

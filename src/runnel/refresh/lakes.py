@@ -63,6 +63,11 @@ class LakeAccess:
             after = frontier.lakes.get(source.ref.key)
             self.reads.columns(source.ref, source.columns)
             if after is None:
+                self.expired = f"no snapshot of lake table {source.relation.name} has been read before"
+                continue
+            if after > self.reads.head(source.ref):
+                # Another lake has taken the place of the one that was read.
+                self._expire(source, after, None)
                 continue
             try:
                 waiting = self.reads.changes(source.ref, source.columns, after)
@@ -72,7 +77,7 @@ class LakeAccess:
             if not waiting.is_empty:
                 self.changes[source.oid] = waiting
 
-    def _expire(self, source: LakeSource, after: int, error: Expired) -> None:
+    def _expire(self, source: LakeSource, after: int, error: Expired | None) -> None:
         ref = source.ref
         text = (
             f"snapshot {after} of lake {ref.lake} has expired, so the changes of {ref.schema}.{ref.table} are not known"

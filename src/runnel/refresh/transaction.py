@@ -88,15 +88,16 @@ class RefreshTransaction:
 
         `full` says why to recompute it, given the number of captured rows that wait, or None.
         """
+        if position.populated and not position.reinit and position.frontier.plan != table.fingerprint:
+            position = replace(position, reinit="its plan changed, so its state must be rebuilt")
         steps = Steps()
         with steps("changes"):
             lakes = self._lake_access(table)
-            lakes.look(position.frontier)
+            if position.populated and not position.reinit:
+                lakes.look(position.frontier)
             pending = pending_changes(self.conn, table, position.frontier, self.versions)
             pending = replace(pending, lakes=bool(lakes.changes), lake_rows=lakes.waiting)
         forced = full(pending.total) or lakes.expired or lakes.why_full()
-        if position.populated and not position.reinit and position.frontier.plan != table.fingerprint:
-            position = replace(position, reinit="its plan changed, so its state must be rebuilt")
         moving = table.polled or (table.plan is not None and table.plan.uses_clock)
         settled = position.populated and not position.reinit and not forced and not pending.any and not moving
         reason: str | None = None

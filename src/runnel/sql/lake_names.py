@@ -49,9 +49,8 @@ def resolve_names(query: str, tables: Callable[[], Iterable[LakeRef]]) -> str:
     >>> resolve_names('SELECT e.id FROM lake.main."Ev" e JOIN lake.raw.t ON true',
     ...               lambda: [LakeRef("lake", 1, "main", "Ev"), LakeRef("lake", 2, "raw", "t")])
     'SELECT e.id FROM "lake"."Ev" e JOIN "lake.raw"."t" ON true'
-    >>> resolve_names("SELECT lake.main.ev.id, 'lake.main.ev' FROM lake.main.EV",
-    ...               lambda: [LakeRef("lake", 1, "main", "Ev")])
-    'SELECT "lake"."Ev".id, \'lake.main.ev\' FROM "lake"."Ev"'
+    >>> resolve_names("SELECT lake.main.ev.id FROM lake.main.EV", lambda: [LakeRef("lake", 1, "main", "Ev")])
+    'SELECT "lake"."Ev".id FROM "lake"."Ev"'
     """
     if not re.search(r"\.[^.]*\.", query):
         return query
