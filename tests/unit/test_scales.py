@@ -22,6 +22,7 @@ SALES = [
     ("item", "scale"),
     [
         ("sum(s.price)", 2),
+        ("sum(price)", 2),
         ("sum(s.id)", 0),
         ("sum(s.price * (1::numeric - s.rate))", 6),
         ("min(s.rate) FILTER (WHERE s.id > 3)", 4),

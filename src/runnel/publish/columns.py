@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ SETTINGS: Mapping[str, str] = {
 }  # fmt: skip
 """Under these the text of a value is the same whoever reads it."""
 
+_IN_COLUMN = re.compile(r"In CSV column #(\d+): ")
 _SEEDS = (0, 0x52756E6E656C)
 
 
@@ -71,10 +73,15 @@ def lake_columns(columns: Sequence[PublishedColumn], table: LakeTable) -> list[L
     return [by_name[c.name] for c in columns]
 
 
-def unreadable(name: object, error: pa.ArrowException) -> UserError:
+def unreadable(name: object, columns: Sequence[PublishedColumn], error: pa.ArrowException) -> UserError:
     """A value that the lake's type cannot hold."""
+    text = str(error).splitlines()[0]
+    found = _IN_COLUMN.match(text)
+    if found and int(found[1]) < len(columns):
+        column = columns[int(found[1])]
+        text = f"column {column.name} is {column.lake} there; {text[found.end() :]}"
     return UserError(
-        f"stream table {name}: a value does not fit the lake's type: {str(error).splitlines()[0]}",
+        f"stream table {name}: a value does not fit into the lake: {text}",
         hint="Numbers have 38 digits in a lake; a numeric without bounds 18 before and 20 after the point. "
         "Cast the column in the query.",
         sqlstate="22003",

@@ -19,7 +19,7 @@ import psycopg
 from runnel.catalog import sinks
 from runnel.catalog.lakes import load_lake, load_lakes
 from runnel.catalog.sinks import Sink
-from runnel.errors import RunnelError
+from runnel.errors import RunnelError, TransientError
 from runnel.lake import catalog
 from runnel.lake.commit import begin_snapshot, finish
 from runnel.lake.model import Lake
@@ -121,8 +121,9 @@ class Publication:
         if not publishes(sink, refreshed.changed, result.definition_version):
             return None
         began = time.perf_counter()
-        job = self._job(sink, result, refreshed)
-        done = self._publish(job)
+        with self._elsewhere():
+            job = self._job(sink, result, refreshed)
+            done = self._publish(job)
         if done is not None:
             self._finish(job, done, began)
         return done
@@ -130,8 +131,9 @@ class Publication:
     def publish_large(self, sink: Sink, result: Result, refreshed: Refreshed) -> Published:
         """Publish a table whole, by Spark's tasks; in a transaction that wrote nothing to it."""
         began = time.perf_counter()
-        job = self._job(sink, result, refreshed)
-        done = publish_large(job, self.publisher.sessions, self.publisher.dsn, "")
+        with self._elsewhere():
+            job = self._job(sink, result, refreshed)
+            done = publish_large(job, self.publisher.sessions, self.publisher.dsn, "")
         self._finish(job, done, began)
         return done
 
@@ -151,9 +153,10 @@ class Publication:
 
     def commit_others(self) -> None:
         """Commit lakes on other servers; call just before the refresh's own COMMIT."""
-        for session in self._lakes.values():
-            if session.remote and session.conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                session.conn.execute("COMMIT")
+        with self._elsewhere():
+            for session in self._lakes.values():
+                if session.remote and session.conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                    session.conn.execute("COMMIT")
 
     def undo(self) -> None:
         """After a failure: what was uploaded goes, if it is sure that nothing of it was committed."""
@@ -168,6 +171,20 @@ class Publication:
             log.info("files of the failed refresh are left to the next sweep: %s", error)
 
     # -- details -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _elsewhere(self) -> Iterator[None]:
+        """A lost server of a lake is not the loss of the engine's own: the refresh is tried again later."""
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            for session in self._lakes.values():
+                if session.remote and (session.conn.closed or session.observer.closed):
+                    raise TransientError(
+                        f"lake {session.lake.name}: the connection to the server of its catalog was lost",
+                        hint="The stream table is refreshed again when it is back.",
+                    ) from error
+            raise
 
     def _finish(self, job: Job, done: Published, began: float) -> None:
         self._snapshots[job.session.lake.name] = done.snapshot

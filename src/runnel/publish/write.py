@@ -60,7 +60,7 @@ class Reading:
                         rows = rows.append_column(name, batch.column(name))
                     yield rows
         except pa.ArrowInvalid as error:
-            raise unreadable(self.name, error) from error
+            raise unreadable(self.name, self.columns, error) from error
 
     def hashes(self, counts: Sequence[int]) -> list[tuple[pa.Array, pa.Array]]:
         """The rows' hashes, divided among the files they went to."""

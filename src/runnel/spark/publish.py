@@ -98,9 +98,9 @@ def _rows(spec: SliceWrite, query: str) -> Iterator[pa.RecordBatch]:
             for batch in cursor.fetch_record_batch():
                 yield to_lake(batch, spec.columns)
     except pa.ArrowInvalid as error:
-        raise UserError(f"a value does not fit the lake's type: {str(error).splitlines()[0]}") from None
+        raise UserError(f"a value does not fit into the lake: {str(error).splitlines()[0]}") from None
     except adbc.Error as error:
         if (error.sqlstate or "").startswith("22"):
-            raise UserError(f"a value does not fit the lake's type: {str(error).splitlines()[0]}") from None
+            raise UserError(f"a value does not fit into the lake: {str(error).splitlines()[0]}") from None
         # The whole message may repeat the connection string.
         raise TransientError(f"a slice of the table could not be read: {type(error).__name__}") from None

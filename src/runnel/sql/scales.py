@@ -91,7 +91,9 @@ class _Reader:
 
         match node:
             case exp.Column():
-                return sources.get(node.table, {}).get(node.name)
+                # PostgreSQL leaves the table out where there is only one.
+                only = next(iter(sources.values())) if not node.table and len(sources) == 1 else {}
+                return sources.get(node.table, only).get(node.name)
             case exp.Literal() if not node.is_string:
                 text = str(node.this)
                 return len(text.partition(".")[2]) if text.replace(".", "", 1).isdigit() else None
