@@ -7,19 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
-from psycopg import sql as psql
 
 from runnel.catalog import store
-from runnel.catalog.rows import Definition as StoredDefinition
-from runnel.catalog.rows import Dependency, StreamTable
+from runnel.catalog.rows import StreamTable
 from runnel.catalog.sinks import save_sink
 from runnel.engine import definitions as defs
 from runnel.engine import sinks
+from runnel.engine.records import dependencies, role_oid, stored_definition
 from runnel.engine.refreshes import Refresher, RefreshFailed, describe_failure
 from runnel.engine.registry import Registry, role_name
 from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
-from runnel.plan.stage import Relation
 from runnel.publish.options import named as names_sink
 from runnel.publish.publisher import Publication
 from runnel.schedule.dag import ancestors, descendants
@@ -66,10 +64,10 @@ class Operations:
                     relid=relid,
                     schema=name.schema,
                     name=name.name,
-                    owner=_role_oid(self.conn, caller.role),
-                    definition=_stored(definition),
+                    owner=role_oid(self.conn, caller.role),
+                    definition=stored_definition(definition),
                 )
-                store.replace_dependencies(self.conn, pgt_id, _dependencies(pgt_id, definition))
+                store.replace_dependencies(self.conn, pgt_id, dependencies(pgt_id, definition))
                 if args.get("ducklake_expired"):
                     store.set_expired_policy(self.conn, pgt_id, str(args["ducklake_expired"]).lower())
                 if sink is not None:
@@ -185,8 +183,8 @@ class Operations:
             if sink != current:
                 sinks.put_sink(self.conn, publication, current, sink)
             relid = defs.reshape_result(self.conn, old, definition)
-            store.update_definition(self.conn, row.pgt_id, _stored(definition), relid=relid, reinit=True)
-            store.replace_dependencies(self.conn, row.pgt_id, _dependencies(row.pgt_id, definition))
+            store.update_definition(self.conn, row.pgt_id, stored_definition(definition), relid=relid, reinit=True)
+            store.replace_dependencies(self.conn, row.pgt_id, dependencies(row.pgt_id, definition))
             store.set_status(self.conn, row.pgt_id, "ACTIVE")
             defs.drop_state(self.conn, row.pgt_id)
             # Readers of the change log cannot follow a table whose meaning changed: they are rebuilt too.
@@ -400,57 +398,3 @@ def _as_user_error(name: Name, cause: Exception) -> RunnelError:
         return UserError(text, hint=cause.hint, detail=cause.detail, sqlstate=cause.sqlstate)
     state = cause.sqlstate if isinstance(cause, psycopg.Error) else None
     return UserError(f"stream table {name}: {describe_failure(cause)}", sqlstate=state)
-
-
-def _stored(definition: defs.Definition) -> StoredDefinition:
-    plan = definition.compiled.plan
-    return StoredDefinition(
-        original_query=definition.query,
-        defining_query=definition.compiled.description.canonical,
-        schedule=definition.schedule,
-        refresh_mode=definition.mode,
-        effective_mode=definition.effective_mode,
-        mode_reason=definition.reason,
-        settings=dict(definition.settings),
-        uses_clock=definition.compiled.polled or (plan is not None and plan.uses_clock),
-    )
-
-
-def _dependencies(pgt_id: int, definition: defs.Definition) -> list[Dependency]:
-    compiled = definition.compiled
-    result = []
-    for relation in compiled.relations:
-        used = compiled.column_uses.get(relation.oid, ())
-        types = {c.name: c.type.sql for c in relation.columns}
-        result.append(
-            Dependency(
-                pgt_id=pgt_id,
-                source_relid=relation.oid,
-                source_type=_source_type(relation),
-                source_name=str(relation.name),
-                columns_used=tuple(used),
-                column_types=tuple(types[u] for u in used),
-                source_pgt_id=relation.pgt_id,
-            )
-        )
-    for view in compiled.views:
-        result.append(
-            Dependency(
-                pgt_id=pgt_id, source_relid=view.oid, source_type="VIEW", source_name=str(view.name),
-                columns_used=(), column_types=(),
-            )
-        )  # fmt: skip
-    return result
-
-
-def _source_type(relation: Relation) -> str:
-    if relation.lake is not None:
-        return "LAKE_TABLE"
-    return "TABLE" if relation.pgt_id is None else "STREAM_TABLE"
-
-
-def _role_oid(conn: psycopg.Connection, role: str) -> int:
-    row = conn.execute(psql.SQL("SELECT oid::int8 FROM pg_roles WHERE rolname = %s"), (role,)).fetchone()
-    if row is None:
-        raise UserError(f'role "{role}" does not exist', sqlstate="42704")
-    return int(row[0])
