@@ -29,8 +29,8 @@ from runnel.spark.lake_stage import TABLE, Staged, staging_reader
 from runnel.spark.session import SMALL_ROWS, Sessions
 from runnel.sql.lake_names import staged_table
 
-TASK_ROWS = 2_000_000
-"""A read by keys that goes through more rows than this is done by Spark's tasks."""
+TASK_ROWS, TASK_KEYS = 20_000_000, 1_000
+"""A read by more keys, through more rows than this, is done by Spark's tasks; few keys leave most row groups closed."""
 
 MANY_CHANGES = 500_000
 LARGE_SHARE = 0.3
@@ -176,7 +176,7 @@ class LakeAccess:
         if not keys and not all_of_it and scanned_rows(scan) > SMALL_ROWS:
             return None
         rows = scanned(scan, self.io)
-        if keys and scanned_rows(scan) > TASK_ROWS:
+        if keys and scanned_rows(scan) > TASK_ROWS and min(map(len, keys.values())) > TASK_KEYS:
             # The keys are spread over many files: tasks look for them side by side, and few rows come back.
             self.io.count(scan)
             frame = scan_frame(self.sessions.large, scan, self.reads.history(relation.lake), native=False)
