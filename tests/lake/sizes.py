@@ -12,13 +12,13 @@ FULL = os.environ.get("RUNNEL_LAKE_FULL") == "1"
 REFRESHES = int(os.environ.get("RUNNEL_LAKE_REFRESHES", "50" if FULL else "4"))
 """Random refreshes of each stream table, in each place."""
 
-KILLS = int(os.environ.get("RUNNEL_LAKE_KILLS", "25" if FULL else "3"))
+KILLS = int(os.environ.get("RUNNEL_LAKE_KILLS", "25" if FULL else "2"))
 """SIGKILLs of an engine that publishes."""
 
-SECONDS = float(os.environ.get("RUNNEL_LAKE_SECONDS", "180" if FULL else "12"))
+SECONDS = float(os.environ.get("RUNNEL_LAKE_SECONDS", "180" if FULL else "10"))
 """How long clients of DuckDB write at the same time as the engine."""
 
-SOURCE_STEPS = int(os.environ.get("RUNNEL_LAKE_STEPS", "120" if FULL else "14"))
+SOURCE_STEPS = int(os.environ.get("RUNNEL_LAKE_STEPS", "120" if FULL else "10"))
 """Random operations of DuckDB on tables that stream tables read."""
 
 SEED = int(os.environ.get("RUNNEL_LAKE_SEED", time.time_ns() % 1_000_000))

@@ -56,7 +56,7 @@ def test_random_refreshes(client: runnel.Client, db: psycopg.Connection, place: 
     place.check(db)
 
 
-@pytest.mark.parametrize("place", ["folder", "s3 encrypted"], indirect=True)
+@pytest.mark.parametrize("place", ["folder", "s3 encrypted"] if FULL else ["folder"], indirect=True)
 def test_random_refreshes_with_compactions(client: runnel.Client, db: psycopg.Connection, place: Place) -> None:
     """A client that compacts the tables moves every row to another file and position; none is lost or doubled."""
     choice = chance(f"compactions {place.data_path[:3]} {place.encrypted}")

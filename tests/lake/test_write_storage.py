@@ -48,6 +48,14 @@ def test_files_are_written_read_listed_and_removed(place: tuple[str, dict[str, s
         store.get(small)
 
 
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    store = open_store(f"{tmp_path}/")
+    for name in ("a.parquet", ".a.parquet.1f.part", ".b.parquet.1f.part"):
+        (tmp_path / name).write_bytes(b"half")
+    store.discard([f"{tmp_path}/a.parquet", f"{tmp_path}/never/c.parquet"])
+    assert [path.name for path in tmp_path.iterdir()] == [".b.parquet.1f.part"]
+
+
 def test_the_environment_gives_credentials(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)

@@ -8,6 +8,7 @@ so it can be sent to Spark's tasks; clients are made where they are needed and k
 from __future__ import annotations
 
 import datetime as dt
+import glob
 import os
 import re
 import uuid
@@ -34,6 +35,8 @@ _DEFAULTS = {"max_retries": "4", "retry_timeout": "20", "timeout": "30", "connec
 
 _lenient: set[str] = set()
 """Stores whose servers are asked for ranges in another way; see `signed`."""
+
+_UNFINISHED = ".part"
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)(/.*)?$", re.IGNORECASE)
 
@@ -149,6 +152,16 @@ class Store:
                 except FileNotFoundError:
                     continue
 
+    def discard(self, paths: Iterable[str]) -> None:
+        """Remove files that may be there, or there in part, because their writer has died."""
+        for path in paths:
+            self.delete([path])
+            if self.is_local:
+                with _failures(self, "remove", path):
+                    where = self._path(path)
+                    for beside in where.parent.glob(f".{glob.escape(where.name)}.*{_UNFINISHED}"):
+                        beside.unlink(missing_ok=True)
+
     def list(self, folder: str) -> Iterator[Stored]:
         """All files below a folder."""
         with _failures(self, "list", folder):
@@ -246,7 +259,7 @@ def _remote_ranges(store: Store, client: ObjectStore, key: str, ranges: Sequence
 def _write_local(path: Path, data: bytes | memoryview | Path) -> None:
     """Write beside the place, make it durable, then move it there: the catalog must never outlive its files."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
     try:
         with beside.open("wb") as file:
             if isinstance(data, Path):

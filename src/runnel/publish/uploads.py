@@ -44,7 +44,7 @@ class Uploads:
         """Remove files that the transaction will not publish after all."""
         ids = [self._ids.pop(path) for path in paths]
         try:
-            store.delete(paths)
+            store.discard(paths)
         except RunnelError as error:
             log.info("left to the sweep: %s", error)
         else:
@@ -71,12 +71,12 @@ def sweep(observer: Connection, reach: Callable[[str], tuple[Lake, Connection]],
             if upload.lake is None:
                 # An exported delta: no catalog knows it, its transaction's fate decides.
                 if upload.status == "aborted":
-                    open_store(upload.path, store_options(upload.path, lakes.values())).delete([upload.path])
+                    open_store(upload.path, store_options(upload.path, lakes.values())).discard([upload.path])
                     removed += 1
             elif upload.lake in lakes:
                 lake, conn = reach(upload.lake)
                 if not _is_known(conn, lake, upload.path):
-                    open_store(upload.path, lake.options).delete([upload.path])
+                    open_store(upload.path, lake.options).discard([upload.path])
                     removed += 1
                     # An upload that was given up may still arrive: it is looked for once more when it must be over.
                     if upload.age < LATE_SECONDS and not open_store(upload.path).is_local:
