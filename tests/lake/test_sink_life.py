@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 import runnel
 from runnel.errors import RunnelError
+from runnel.publish.job import Job
+from runnel.publish.publisher import Publication
 from tests.lake.duck import Duck
 from tests.lake.places import Place
 from tests.lake.published import Published
@@ -181,6 +184,41 @@ def test_a_plain_drop_table_reaches_the_lake(sales: Db, place: Place, lake: Duck
         sales.execute("SELECT pg_sleep(0.2)")
     assert lake.rows("SELECT view_name FROM duckdb_views() WHERE NOT internal AND database_name = 'lake'") == []
     assert one(sales, "SELECT count(*) FROM pgtrickle.pgt_sinks") == 0
+
+
+def test_a_snapshot_number_that_somebody_else_took(
+    sales: Db, place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delete files name the snapshot that deletes: a wrong guess is made good before anybody sees it."""
+    client.create_stream_table("rows", ROWS, schedule="1h", sink="ducklake")
+    guess = Publication._job
+
+    def wrong(self: Publication, *args: Any) -> Job:
+        job = guess(self, *args)
+        job.next_snapshot += 3
+        return job
+
+    published = Published("rows", "merge", sales)
+    published.observe(lake)
+    monkeypatch.setattr(Publication, "_job", wrong)
+    for _ in itertools.islice(steps(sales), 4):
+        client.refresh("rows")
+        published.observe(lake)
+    published.check_history(lake)
+    place.check(sales)
+
+
+def test_maintenance_goes_unnoticed(sales: Db, place: Place, lake: Duck, client: runnel.Client) -> None:
+    client.create_stream_table("rows", ROWS, schedule="1h", sink="ducklake")
+    for _ in steps(sales):
+        client.refresh("rows")
+    sales.execute("SELECT pgtrickle.maintain_ducklake('lake')")
+    assert one(sales, "SELECT count(*) FROM ducklake.ducklake_data_file WHERE end_snapshot IS NULL") == 1
+    sales.execute("DELETE FROM sales WHERE id IN (1, 6); UPDATE sales SET note = 'kept' WHERE id = 2")
+    client.refresh("rows")
+    same(sales, lake, "rows")
+    assert one(sales, "SELECT reason FROM pgtrickle.pgt_refresh_history ORDER BY refresh_id DESC LIMIT 1") is None
+    place.check(sales)
 
 
 def test_deltas_are_exported(sales: Db, place: Place, client: runnel.Client, tmp_path: Path) -> None:

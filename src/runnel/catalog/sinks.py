@@ -43,6 +43,10 @@ PROVENANCE = """
 INSERT INTO pgtrickle.pgt_ducklake_provenance
     (stream_table_oid, stream_table_name, ducklake_snapshot_id, refresh_id, delta_row_count, lake, frontier)
 VALUES (%s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (lake, ducklake_snapshot_id) DO UPDATE SET -- another lake had that name
+    stream_table_oid = excluded.stream_table_oid, stream_table_name = excluded.stream_table_name,
+    refresh_id = excluded.refresh_id, delta_row_count = excluded.delta_row_count,
+    written_at = excluded.written_at, frontier = excluded.frontier
 """
 ADD_TIMINGS = """
 UPDATE pgtrickle.pgt_refresh_history SET timings = coalesce(timings, '{}') || %s, end_time = clock_timestamp()

@@ -82,8 +82,11 @@ def publish_changes(job: Job, table: LakeTable, *, resync: bool) -> Published | 
 
 def publish_log(job: Job, table: LakeTable) -> Published:
     """Append a refresh's changes, each row with what happened to it."""
-    select = changes_sql(len(job.columns), job.result.delta)
-    batches = logged(job.reading(table).batches(select, [("action", pa.string())]), job.refreshed)
+    batches: Iterator[pa.RecordBatch] = iter(())
+    if job.refreshed.changed:
+        # Otherwise the delta table may still hold an older refresh's rows.
+        select = changes_sql(len(job.columns), job.result.delta)
+        batches = logged(job.reading(table).batches(select, [("action", pa.string())]), job.refreshed)
     rows, batches = _small(job, table, batches)
     files, _ = job.files.send(table, job.lake_columns(table), batches)
     with job.snapshot() as draft:

@@ -284,7 +284,7 @@ def _why_whole(job: Job) -> str | None:
 def _distrusts_delta(job: Job) -> bool:
     """Whether the delta may not start from what was published: somebody may have written to the stream table."""
     refreshed = job.refreshed
-    if refreshed.action == "REINITIALIZE":
+    if refreshed.action == "REINITIALIZE" or not refreshed.changed:
         return True
     if refreshed.action == "DIFFERENTIAL":
         return False
