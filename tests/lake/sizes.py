@@ -12,7 +12,7 @@ FULL = os.environ.get("RUNNEL_LAKE_FULL") == "1"
 REFRESHES = int(os.environ.get("RUNNEL_LAKE_REFRESHES", "50" if FULL else "4"))
 """Random refreshes of each stream table, in each place."""
 
-KILLS = int(os.environ.get("RUNNEL_LAKE_KILLS", "25" if FULL else "2"))
+KILLS = int(os.environ.get("RUNNEL_LAKE_KILLS", "25" if FULL else "15"))
 """SIGKILLs of an engine that publishes."""
 
 SECONDS = float(os.environ.get("RUNNEL_LAKE_SECONDS", "180" if FULL else "10"))
