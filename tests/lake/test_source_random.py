@@ -13,7 +13,7 @@ import runnel
 from tests.lake.duck import Duck
 
 # More of both for a longer run.
-STEPS = int(os.environ.get("RUNNEL_SOURCE_STEPS", "14"))
+STEPS = int(os.environ.get("RUNNEL_SOURCE_STEPS", "10"))
 SEED = int(os.environ.get("RUNNEL_SOURCE_SEED", "1"))
 
 QUERIES = {
