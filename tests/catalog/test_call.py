@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from runnel.catalog import requests as calls
 from runnel.catalog import store
 from runnel.catalog.rows import Request
 from runnel.errors import RunnelError, UserError
@@ -34,12 +35,12 @@ class FakeEngine:
     def _run(self) -> None:
         while not self.stopping.is_set():
             list(self.conn.notifies(timeout=0.02, stop_after=1))
-            for request in store.take_requests(self.conn):
+            for request in calls.take_requests(self.conn):
                 self.seen.append(request)
                 try:
-                    store.finish_request(self.conn, request.request_id, result=self.answer(request))
+                    calls.finish_request(self.conn, request.request_id, result=self.answer(request))
                 except RunnelError as error:
-                    store.finish_request(self.conn, request.request_id, error=error)
+                    calls.finish_request(self.conn, request.request_id, error=error)
 
     def stop(self) -> None:
         self.stopping.set()
@@ -163,7 +164,7 @@ def test_a_cancelled_call_withdraws_its_request(db: psycopg.Connection, dsn: str
             db.execute("SELECT pgtrickle.refresh_stream_table('x')")
         db.execute("RESET statement_timeout")
         assert db.execute("SELECT status FROM pgtrickle.pgt_requests").fetchall() == [("CANCELLED",)]
-        assert store.take_requests(idle) == []
+        assert calls.take_requests(idle) == []
     time.sleep(0.1)
     assert loopbacks(db) == 0
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from runnel.catalog import requests as calls
 from runnel.catalog import store
 from runnel.catalog.migrate import migrate, package_version
 from runnel.engine import lakes, sinks
@@ -186,7 +187,7 @@ class Engine:
         row = self._refresh.execute("SELECT current_user, current_user::regrole::oid::int8").fetchone()
         assert row is not None
         self._role, self._role_oid = str(row[0]), int(row[1])
-        store.abandon_requests(self._control)
+        calls.abandon_requests(self._control)
         release_sources(self._control)
         self._registry.forget_all()
         self._registry.reload(self._control)
@@ -247,7 +248,7 @@ class Engine:
         self._hear()
 
     def _serve_requests(self) -> None:
-        requests = store.take_requests(self._control)
+        requests = calls.take_requests(self._control)
         if requests:
             # A query may name a lake table that was made a moment ago.
             self._follow_lakes()

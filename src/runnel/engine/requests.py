@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from runnel.catalog import store
+from runnel.catalog import requests as calls
 from runnel.catalog.rows import Request
 from runnel.engine import lakes
 from runnel.engine.definitions import Caller
@@ -31,14 +31,14 @@ def answer(operations: Operations, upkeep: Upkeep, request: Request, control: ps
             upkeep.answer(request.request_id, request.args.get("name"))
             return
         if request.kind in SECRET:
-            store.forget_arguments(control, request.request_id)
+            calls.forget_arguments(control, request.request_id)
         result = _dispatch(operations, request)
     except RunnelError as error:
-        store.finish_request(control, request.request_id, error=error)
+        calls.finish_request(control, request.request_id, error=error)
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
-        store.finish_request(control, request.request_id, error=user_error(error))
+        calls.finish_request(control, request.request_id, error=user_error(error))
     except Exception as error:
         log.exception("request %s (%s) failed", request.request_id, request.kind)
         bug = {
@@ -46,9 +46,9 @@ def answer(operations: Operations, upkeep: Upkeep, request: Request, control: ps
             "hint": "The engine's log has the details.",
             "sqlstate": "XX000",
         }
-        store.finish_request(control, request.request_id, error=bug)
+        calls.finish_request(control, request.request_id, error=bug)
     else:
-        store.finish_request(control, request.request_id, result=result)
+        calls.finish_request(control, request.request_id, result=result)
 
 
 def _dispatch(operations: Operations, request: Request) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from runnel.catalog import lakes as stored
-from runnel.catalog import store
+from runnel.catalog import requests as calls
 from runnel.engine.lakes import named
 from runnel.errors import EngineBug, RunnelError, TransientError
 from runnel.lake.maintain import Settings, maintain
@@ -100,7 +100,7 @@ class Upkeep:
                 self._failed(conn, task, EngineBug(f"maintenance failed: {error}", hint="The engine's log has more."))
             else:
                 if task.request_id is not None:
-                    store.finish_request(conn, task.request_id, result=result)
+                    calls.finish_request(conn, task.request_id, result=result)
 
     def _maintain(self, conn: psycopg.Connection[Any], task: Task) -> dict[str, Any]:
         lake = named(conn, task.lake)
@@ -113,7 +113,7 @@ class Upkeep:
 
     def _failed(self, conn: psycopg.Connection[Any], task: Task, error: RunnelError) -> None:
         if task.request_id is not None:
-            store.finish_request(conn, task.request_id, error=error)
+            calls.finish_request(conn, task.request_id, error=error)
             return
         # Not again at once: the next turn comes after the same time as after a success.
         stored.mark_maintained(conn, str(task.lake))
