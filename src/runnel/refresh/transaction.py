@@ -75,13 +75,9 @@ class RefreshTransaction:
         self.lakes = LakeReads(self.conn, self.catalogs)
 
     def fix_lakes(self, tables: Iterable[Maintained]) -> None:
-        """Settle at which snapshots lakes are read, before this transaction publishes snapshots of its own.
-
-        One of those may have a higher number than snapshots of others that this transaction does not see.
-        """
-        for table in tables:
-            for source in table.lakes:
-                self.lakes.head(source.ref)
+        """Settle at which snapshots lakes are read: those published here may follow others that are not seen."""
+        for source in (s for table in tables for s in table.lakes):
+            self.lakes.head(source.ref)
 
     def refresh(self, table: Maintained, position: Position, *, full: Callable[[int], str | None]) -> Outcome:
         """Bring one stream table to the transaction's snapshot.

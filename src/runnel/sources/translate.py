@@ -7,7 +7,6 @@ translated, and each entry is tested against PostgreSQL; one expression beyond i
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,32 +16,31 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from runnel.model.types import Column, Form
+from runnel.model.types import Column
 from runnel.plan.stage import Computed, Leaf
+from runnel.sources.spark_values import (
+    DIGITS,
+    INT_DIGITS,
+    WIDTH,
+    Untranslatable,
+    Value,
+    as_decimal,
+    as_string,
+    comparable,
+    constant,
+    decimal,
+    in_form,
+    integer,
+    quoted,
+    typed,
+    unified,
+    within,
+)
 from runnel.sql.parse import Faithful
 
-_DIGITS = 38
-_INT_DIGITS = {"smallint": 5, "int": 10, "bigint": 19}
-_WIDTH = {"smallint": 0, "int": 1, "bigint": 2}
 _UTC = frozenset({"utc", "etc/utc", "gmt", "etc/gmt", "zulu", "uct", "universal"})
 _TRUNCATED = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})
 _EXTRACTED = frozenset({"year", "quarter", "month", "day", "hour", "minute"})
-
-
-class Untranslatable(Exception):
-    """Only PostgreSQL knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A Spark expression with its type: smallint, int, bigint, decimal, float, double, text, ..."""
-
-    sql: str
-    type: str
-    digits: int = 0
-    scale: int = 0
-    literal: object = None
-    """The value, if it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +72,11 @@ class _Translator:
         self._utc = settings.get("TimeZone", "UTC").lower() in _UTC
 
     def condition(self, text: str) -> str:
-        return _of(self._read(text), "boolean").sql
+        return typed(self._read(text), "boolean").sql
 
     def computed(self, computed: Computed) -> str:
         value = self._read(computed.sql)
-        return _in_form(value, computed.form)
+        return in_form(value, computed.form)
 
     def _read(self, text: str) -> Value:
         return self.value(sqlglot.parse_one(text, read=Faithful))
@@ -110,19 +108,19 @@ class _Translator:
                 return Value(name, "timestamp")
             case "timestamp with time zone":
                 return Value(name, "timestamptz")
-        if bounds is None or bounds[0] > _DIGITS:
+        if bounds is None or bounds[0] > DIGITS:
             raise Untranslatable
         return Value(name, "decimal", *bounds)
 
     def literal(self, node: exp.Expr) -> Value:
         text = str(node.this)
         if node.args.get("is_string"):
-            return Value(_quoted(text), "unknown", literal=text)
+            return Value(quoted(text), "unknown", literal=text)
         if re.fullmatch(r"\d{1,18}", text):
             number = int(text)
-            return _integer(number, "int" if number < 2**31 else "bigint")
+            return integer(number, "int" if number < 2**31 else "bigint")
         if re.fullmatch(r"\d{1,18}\.\d{1,18}", text):
-            return _decimal(Decimal(text))
+            return decimal(Decimal(text))
         raise Untranslatable
 
     def boolean(self, node: exp.Expr) -> Value:
@@ -134,12 +132,12 @@ class _Translator:
     # -- logic -----------------------------------------------------------------------------------------------
 
     def logic(self, node: exp.Expr) -> Value:
-        left, right = (_of(self.value(n), "boolean") for n in (node.this, node.expression))
+        left, right = (typed(self.value(n), "boolean") for n in (node.this, node.expression))
         word = "AND" if isinstance(node, exp.And) else "OR"
         return Value(f"({left.sql} {word} {right.sql})", "boolean")
 
     def negation(self, node: exp.Expr) -> Value:
-        return Value(f"(NOT {_of(self.value(node.this), 'boolean').sql})", "boolean")
+        return Value(f"(NOT {typed(self.value(node.this), 'boolean').sql})", "boolean")
 
     def test(self, node: exp.Expr) -> Value:
         """IS [NOT] NULL, IS [NOT] TRUE and FALSE."""
@@ -150,7 +148,7 @@ class _Translator:
         if isinstance(what, exp.Null):
             sql = f"({tested.sql} IS NULL)"
         elif isinstance(what, exp.Boolean):
-            sql = f"({_of(tested, 'boolean').sql} <=> {'true' if what.this else 'false'})"
+            sql = f"({typed(tested, 'boolean').sql} <=> {'true' if what.this else 'false'})"
         else:
             raise Untranslatable
         return Value(f"(NOT {sql})" if negate else sql, "boolean")
@@ -158,7 +156,7 @@ class _Translator:
     def comparison(self, node: exp.Expr) -> Value:
         if isinstance(node.expression, exp.Any) or _is_all(node.expression):
             return self._listed(node)
-        left, right = _comparable(self.value(node.this), self.value(node.expression))
+        left, right = comparable(self.value(node.this), self.value(node.expression))
         sign = _SIGNS[type(node)]
         if "null" in (left.type, right.type) and sign not in ("<=>", "<!>"):
             raise Untranslatable
@@ -180,7 +178,7 @@ class _Translator:
         wanted = exp.NEQ if _is_all(node.expression) else exp.EQ
         if not isinstance(inner, exp.Array) or not inner.expressions or not isinstance(node, wanted):
             raise Untranslatable
-        pairs = [_comparable(tested, self.value(item)) for item in inner.expressions]
+        pairs = [comparable(tested, self.value(item)) for item in inner.expressions]
         if any(item.literal is None or one.type in ("json", "null") for one, item in pairs):
             raise Untranslatable
         word = "NOT IN" if wanted is exp.NEQ else "IN"
@@ -192,10 +190,10 @@ class _Translator:
         return Value(f"({pairs[0][0].sql} {word} ({items}))", "boolean")
 
     def like(self, node: exp.Expr) -> Value:
-        tested, pattern = _of(self.value(node.this), "text"), self.value(node.expression)
+        tested, pattern = typed(self.value(node.this), "text"), self.value(node.expression)
         if not isinstance(pattern.literal, str) or "\\" in pattern.literal:
             raise Untranslatable
-        return Value(f"({tested.sql} LIKE {_quoted(pattern.literal)})", "boolean")
+        return Value(f"({tested.sql} LIKE {quoted(pattern.literal)})", "boolean")
 
     # -- values ----------------------------------------------------------------------------------------------
 
@@ -205,18 +203,18 @@ class _Translator:
     def minus(self, node: exp.Expr) -> Value:
         value = self.value(node.this)
         if isinstance(value.literal, int) and not isinstance(value.literal, bool):
-            return _integer(-value.literal, value.type)
+            return integer(-value.literal, value.type)
         if isinstance(value.literal, Decimal):
-            return _decimal(-value.literal)
-        if value.type not in (*_INT_DIGITS, "decimal"):
+            return decimal(-value.literal)
+        if value.type not in (*INT_DIGITS, "decimal"):
             raise Untranslatable
         return Value(f"(-{value.sql})", value.type, value.digits, value.scale)
 
     def arithmetic(self, node: exp.Expr) -> Value:
         left, right = self.value(node.this), self.value(node.expression)
         sign = _OPERATORS[type(node)]
-        if left.type in _INT_DIGITS and right.type in _INT_DIGITS:
-            wide = max(left.type, right.type, key=_WIDTH.__getitem__)
+        if left.type in INT_DIGITS and right.type in INT_DIGITS:
+            wide = max(left.type, right.type, key=WIDTH.__getitem__)
             # A quotient of Spark is a bigint, and in Spark the smallest integer has no problem with -1.
             one, other = (f"CAST({v.sql} AS {wide})" for v in (left, right))
             if sign in ("div", "%") and (not isinstance(right.literal, int) or right.literal in (0, -1)):
@@ -224,41 +222,41 @@ class _Translator:
             return Value(f"CAST(({one} {sign} {other}) AS {wide})", wide)
         if sign in ("div", "%"):
             raise Untranslatable
-        left, right = _as_decimal(left), _as_decimal(right)
+        left, right = as_decimal(left), as_decimal(right)
         if sign == "*":
             digits, scale = left.digits + right.digits + 1, left.scale + right.scale
         else:
             scale = max(left.scale, right.scale)
             digits = max(left.digits - left.scale, right.digits - right.scale) + scale + 1
-        if digits > _DIGITS:
+        if digits > DIGITS:
             raise Untranslatable
         return Value(f"CAST(({left.sql} {sign} {right.sql}) AS DECIMAL({digits}, {scale}))", "decimal", digits, scale)
 
     def concatenation(self, node: exp.Expr) -> Value:
-        left, right = (_as_string(self.value(n)) for n in (node.this, node.expression))
+        left, right = (as_string(self.value(n)) for n in (node.this, node.expression))
         return Value(f"concat({left.sql}, {right.sql})", "text")
 
     def cases(self, node: exp.Expr) -> Value:
         if node.args.get("this") is not None:
             raise Untranslatable
-        whens = [(_of(self.value(i.this), "boolean").sql, self.value(i.args["true"])) for i in node.args["ifs"]]
+        whens = [(typed(self.value(i.this), "boolean").sql, self.value(i.args["true"])) for i in node.args["ifs"]]
         default = node.args.get("default")
         results = [*(v for _, v in whens), *([] if default is None else [self.value(default)])]
-        same = _unified(results)
+        same = unified(results)
         arms = "".join(f" WHEN {c} THEN {v.sql}" for (c, _), v in zip(whens, same, strict=False))
         tail = "" if default is None else f" ELSE {same[-1].sql}"
         return Value(f"(CASE{arms}{tail} END)", same[0].type, same[0].digits, same[0].scale)
 
     def coalesce(self, node: exp.Expr) -> Value:
-        same = _unified([self.value(n) for n in (node.this, *node.expressions)])
+        same = unified([self.value(n) for n in (node.this, *node.expressions)])
         return Value(f"coalesce({', '.join(v.sql for v in same)})", same[0].type, same[0].digits, same[0].scale)
 
     def nullif(self, node: exp.Expr) -> Value:
         left, right = self.value(node.this), self.value(node.expression)
-        if right.literal == "NaN" and left.type in ("decimal", *_INT_DIGITS):
+        if right.literal == "NaN" and left.type in ("decimal", *INT_DIGITS):
             # A decimal of a lake is never NaN.
             return left
-        one, other = _comparable(left, right)
+        one, other = comparable(left, right)
         if one.type in ("json", "null") or other.type == "null":
             raise Untranslatable
         return Value(f"(CASE WHEN {one.sql} = {other.sql} THEN NULL ELSE {left.sql} END)",
@@ -287,7 +285,7 @@ class _Translator:
     def call(self, node: exp.Expr) -> Value:
         name, arguments = str(node.this).lower(), [self.value(n) for n in node.expressions]
         if name == "trim_scale" and len(arguments) == 1:
-            value = _as_decimal(arguments[0])
+            value = as_decimal(arguments[0])
             # The form of a key: only its text is ever looked at.
             return Value(value.sql, "trimmed", value.digits, value.scale)
         raise Untranslatable
@@ -296,7 +294,7 @@ class _Translator:
         target = node.args["to"].sql(dialect="postgres").upper()
         value = self.value(node.this)
         if value.type == "unknown":
-            return self._constant(str(value.literal), target)
+            return constant(str(value.literal), target)
         if value.type == "null":
             spark = _SPARK_TYPES.get(target)
             if spark is None:
@@ -308,17 +306,17 @@ class _Translator:
             case "SMALLINT" | "INT" | "BIGINT":
                 if value.type == "boolean" and target == "INT":
                     return Value(f"CAST({value.sql} AS INT)", "int")
-                if value.type not in _INT_DIGITS:
+                if value.type not in INT_DIGITS:
                     raise Untranslatable
                 if isinstance(value.literal, int):
-                    return _integer(value.literal, target.lower())
+                    return integer(value.literal, target.lower())
                 return Value(f"CAST({value.sql} AS {target})", target.lower())
             case "DECIMAL":
-                return _as_decimal(value)
+                return as_decimal(value)
             case "DOUBLE PRECISION":
                 if isinstance(value.literal, Decimal):
                     return Value(f"CAST('{value.literal:f}' AS DOUBLE)", "double", literal=value.literal)
-                if value.type not in ("float", "double", *_INT_DIGITS):
+                if value.type not in ("float", "double", *INT_DIGITS):
                     raise Untranslatable
                 return Value(f"CAST({value.sql} AS DOUBLE)", "double")
             case "DATE" if value.type in ("date", "timestamp"):
@@ -333,31 +331,6 @@ class _Translator:
                 return value
             case "UUID" if value.type == "uuid":
                 return value
-        raise Untranslatable
-
-    def _constant(self, text: str, target: str) -> Value:
-        """A quoted constant of a type; only the plainest notations are read here."""
-        if target == "TEXT":
-            return Value(_quoted(text), "text", literal=text)
-        try:
-            match target:
-                case "DATE":
-                    day = dt.date.fromisoformat(text)
-                    return Value(f"DATE '{day.isoformat()}'", "date", literal=day)
-                case "TIMESTAMP" if "+" not in text and not text.endswith("Z"):
-                    moment = dt.datetime.fromisoformat(text)
-                    return Value(f"TIMESTAMP_NTZ '{moment.isoformat(' ')}'", "timestamp", literal=moment)
-                case "TIMESTAMPTZ" if text.endswith("+00"):
-                    moment = dt.datetime.fromisoformat(text.removesuffix("+00"))
-                    return Value(f"TIMESTAMP '{moment.isoformat(' ')}+00:00'", "timestamptz", literal=moment)
-                case "DECIMAL" if re.fullmatch(r"-?\d{1,18}(\.\d{1,18})?", text):
-                    return _decimal(Decimal(text))
-                case "UUID" if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text):
-                    return Value(_quoted(text), "uuid", literal=text)
-                case "INT" | "BIGINT" | "SMALLINT" if re.fullmatch(r"-?\d{1,18}", text):
-                    return _integer(int(text), target.lower())
-        except ValueError:
-            raise Untranslatable from None
         raise Untranslatable
 
     def _text(self, value: Value) -> Value:
@@ -375,19 +348,13 @@ class _Translator:
                 return Value(f"regexp_replace({plain}, '[.]?0+$', '')", "text")
             case "date" if self._iso:
                 years = f"{sql} BETWEEN DATE '0001-01-01' AND DATE '9999-12-31'"
-                return Value(_within(years, f"CAST({sql} AS STRING)", sql), "text")
+                return Value(within(years, f"CAST({sql} AS STRING)", sql), "text")
             case "timestamp" if self._iso:
-                return Value(_within(f"year({sql}) BETWEEN 1 AND 9999", f"CAST({sql} AS STRING)", sql), "text")
+                return Value(within(f"year({sql}) BETWEEN 1 AND 9999", f"CAST({sql} AS STRING)", sql), "text")
             case "timestamptz" if self._iso and self._utc:
                 text = f"concat(CAST({sql} AS STRING), '+00')"
-                return Value(_within(f"year({sql}) BETWEEN 1 AND 9999", text, sql), "text")
+                return Value(within(f"year({sql}) BETWEEN 1 AND 9999", text, sql), "text")
         raise Untranslatable
-
-
-def _within(known: str, text: str, sql: str) -> str:
-    """Beyond four digits of a year the notations differ: rather fail than differ."""
-    failure = "raise_error('a date beyond the years 1 to 9999 in a lake table')"
-    return f"(CASE WHEN {sql} IS NULL THEN NULL WHEN {known} THEN {text} ELSE {failure} END)"
 
 
 _SIGNS: dict[type[exp.Expr], str] = {
@@ -417,131 +384,3 @@ _RULES: dict[type[exp.Expr], Callable[[_Translator, exp.Expr], Value]] = {
 
 def _is_all(node: exp.Expr) -> bool:
     return isinstance(node, exp.Anonymous) and str(node.this).upper() == "ALL" and len(node.expressions) == 1
-
-
-def _of(value: Value, type_: str) -> Value:
-    if value.type == "null":
-        return Value(f"CAST(NULL AS {'STRING' if type_ == 'text' else type_})", type_)
-    if value.type != type_:
-        raise Untranslatable
-    return value
-
-
-def _integer(number: int, type_: str) -> Value:
-    # A literal with a minus is an expression to Spark; the cast gives it the type that PostgreSQL sees.
-    return Value(f"CAST({number} AS {type_})", type_, literal=number)
-
-
-def _decimal(number: Decimal) -> Value:
-    _, digits, exponent = number.as_tuple()
-    scale = max(0, -int(exponent))
-    precision = max(len(digits), scale + 1)
-    if precision > _DIGITS:
-        raise Untranslatable
-    return Value(f"CAST('{number:f}' AS DECIMAL({precision}, {scale}))", "decimal", precision, scale, literal=number)
-
-
-def _as_decimal(value: Value) -> Value:
-    if value.type in ("decimal", "trimmed"):
-        return Value(value.sql, "decimal", value.digits, value.scale, value.literal)
-    if value.type not in _INT_DIGITS:
-        raise Untranslatable
-    if isinstance(value.literal, int):
-        return _decimal(Decimal(value.literal))
-    digits = _INT_DIGITS[value.type]
-    return Value(f"CAST({value.sql} AS DECIMAL({digits}, 0))", "decimal", digits, 0)
-
-
-def _as_string(value: Value) -> Value:
-    if value.type not in ("text", "unknown"):
-        raise Untranslatable
-    return value
-
-
-def _comparable(left: Value, right: Value) -> tuple[Value, Value]:
-    """Both sides in the type in which PostgreSQL compares them."""
-    if right.literal == "NaN" and right.type == "unknown" and left.type in ("decimal", *_INT_DIGITS):
-        # Never equal; NULL stays NULL. A decimal of one more digit than any value has stands for it.
-        if left.digits >= _DIGITS:
-            raise Untranslatable
-        return left, _beyond(left)
-    for one, other in ((left, right), (right, left)):
-        if one.type == "unknown" and other.type == "text":
-            plain = Value(one.sql, "text", literal=one.literal)
-            return (plain, other) if one is left else (other, plain)
-    if "unknown" in (left.type, right.type):
-        raise Untranslatable
-    if "null" in (left.type, right.type) or left.type == right.type != "decimal":
-        return left, right
-    if left.type in _INT_DIGITS and right.type in _INT_DIGITS:
-        return left, right
-    floats = ("float", "double")
-    if left.type in floats and right.type in floats:
-        return left, right
-    return _as_decimal(left), _as_decimal(right)
-
-
-def _beyond(value: Value) -> Value:
-    """A number that no value of this type is."""
-    whole = value.digits - value.scale if value.type == "decimal" else _INT_DIGITS[value.type]
-    return Value(f"CAST('1{'0' * whole}' AS DECIMAL({whole + 1}, 0))", "decimal", whole + 1, 0)
-
-
-def _unified(values: Sequence[Value]) -> list[Value]:
-    """Results of one expression in one type; only those that need no thought."""
-    typed = [v for v in values if v.type != "null"]
-    if not typed:
-        raise Untranslatable
-    first = typed[0]
-    if all(v.type == first.type and v.scale == first.scale for v in typed) and first.type != "decimal":
-        return [*(v if v.type != "null" else Value("NULL", first.type) for v in _first_typed(values, first))]
-    if all(v.type in ("decimal", *_INT_DIGITS) for v in typed) and "decimal" in {v.type for v in typed}:
-        same = [_as_decimal(v) if v.type != "null" else v for v in values]
-        scales = {v.scale for v in same if v.type != "null"}
-        digits = max(v.digits for v in same if v.type != "null")
-        if len(scales) > 1:
-            # PostgreSQL keeps each number's own scale, which its text shows.
-            raise Untranslatable
-        scale = scales.pop()
-        return [
-            Value(
-                v.sql if v.type == "null" else f"CAST({v.sql} AS DECIMAL({digits}, {scale}))", "decimal", digits, scale
-            )
-            for v in same
-        ]
-    if all(v.type in _INT_DIGITS for v in typed):
-        wide = max((v.type for v in typed), key=_WIDTH.__getitem__)
-        return [Value(f"CAST({v.sql} AS {wide})", wide) for v in values]
-    raise Untranslatable
-
-
-def _first_typed(values: Sequence[Value], like: Value) -> list[Value]:
-    return [Value(v.sql, like.type, like.digits, like.scale) if v.type == "null" else v for v in values]
-
-
-def _in_form(value: Value, form: Form) -> str:
-    """The value as it travels."""
-    match form.kind:
-        case "long" if value.type in _INT_DIGITS:
-            return f"CAST({value.sql} AS BIGINT)"
-        case "bool" if value.type == "boolean":
-            return value.sql
-        case "text" if value.type == "text":
-            return value.sql
-        case "decimal" if value.type in ("decimal", *_INT_DIGITS):
-            exact = _as_decimal(value)
-            if exact.scale > form.scale or exact.digits - exact.scale + form.scale > _DIGITS:
-                raise Untranslatable
-            return f"CAST({exact.sql} AS DECIMAL({_DIGITS}, {form.scale}))"
-        case "double" if value.type in ("float", "double", *_INT_DIGITS):
-            return f"CAST({value.sql} AS DOUBLE)"
-    raise Untranslatable
-
-
-def _quoted(text: str) -> str:
-    r"""A string literal of Spark SQL.
-
-    >>> _quoted("it's \\ a")
-    "'it\\'s \\\\ a'"
-    """
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
