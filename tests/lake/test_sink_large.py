@@ -8,11 +8,15 @@ import psycopg
 import pytest
 
 import runnel
+from tests.e2e.helpers import eventually
 from tests.lake.duck import Duck
 from tests.lake.places import Place
 from tests.lake.sinks import lake, place, same
 
 __all__ = ["lake", "place"]
+
+BIG = "CREATE TABLE big AS SELECT i AS id, -i AS back FROM generate_series(1, 3000) i"
+ENDED = "SELECT count(*) FROM ducklake.ducklake_data_file WHERE end_snapshot IS NOT NULL"
 
 
 @pytest.mark.parametrize("mode", ["merge", "append"])
@@ -42,5 +46,38 @@ def test_a_large_table_is_published_by_tasks(
     db.execute("DELETE FROM big WHERE id % 1000 = 7; UPDATE big SET name = 'changed' WHERE id BETWEEN 7000 AND 7100")
     client.refresh("b")
     assert db.execute("SELECT reason FROM pgtrickle.pgt_refresh_history ORDER BY 1 LIMIT 1").fetchone() == (None,)
+    same(db, lake, "b")
+    place.check(db)
+
+
+def test_the_row_map_of_a_large_table_is_built_when_there_is_time(
+    db: psycopg.Connection[Any], place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runnel.publish.large.SMALL_ROWS", 2000)
+    db.execute(BIG)
+    client.create_stream_table("b", "SELECT * FROM big", schedule="1h", sink="ducklake")
+    eventually(lambda: db.execute("SELECT map_start IS NULL FROM pgtrickle.pgt_sinks").fetchone() == (True,))
+    assert db.execute("SELECT count(DISTINCT row_id) FROM pgtrickle_state.lake_1").fetchone() == (3000,)
+    db.execute("DELETE FROM big WHERE id % 1000 = 7")
+    client.refresh("b")
+    assert db.execute(ENDED).fetchone() == (0,)
+    same(db, lake, "b")
+    place.check(db)
+
+
+def test_a_large_table_whose_rows_have_moved_is_published_anew(
+    db: psycopg.Connection[Any], place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runnel.publish.large.SMALL_ROWS", 2000)
+    db.execute(BIG)
+    with monkeypatch.context() as meanwhile:
+        # Nobody builds the map before the rows have changed their places.
+        meanwhile.setattr("runnel.engine.refreshes.Refresher._complete_map", lambda *_: None)
+        client.create_stream_table("b", "SELECT * FROM big", schedule="1h", sink="ducklake")
+        db.execute("CREATE INDEX backwards ON b (back)")
+        db.execute("CLUSTER b USING backwards")
+    db.execute("DELETE FROM big WHERE id % 1000 = 7")
+    client.refresh("b")
+    assert db.execute(ENDED).fetchone() == (1,)
     same(db, lake, "b")
     place.check(db)

@@ -15,24 +15,26 @@ Mode = Literal["merge", "append", "replace"]
 
 SELECT = """
 SELECT pgt_id, sink, lake, mode, inline_small_changes, compression, delta_export_path, delta_export_compression,
-       lake_schema, view_name, table_id, columns, snapshot_id, next_row_id, row_count, definition_version
+       lake_schema, view_name, table_id, columns, snapshot_id, next_row_id, row_count, definition_version,
+       map_start, map_storage
 FROM pgtrickle.pgt_sinks
 """
 SAVE = """
 INSERT INTO pgtrickle.pgt_sinks (
     pgt_id, sink, lake, mode, inline_small_changes, compression, delta_export_path, delta_export_compression,
-    lake_schema, view_name, table_id, columns, snapshot_id, next_row_id, row_count, definition_version)
+    lake_schema, view_name, table_id, columns, snapshot_id, next_row_id, row_count, definition_version,
+    map_start, map_storage)
 VALUES (
     %(pgt_id)s, %(sink)s, %(lake)s, %(mode)s, %(inline_small_changes)s, %(compression)s, %(delta_export_path)s,
     %(delta_export_compression)s, %(lake_schema)s, %(view_name)s, %(table_id)s, %(columns)s, %(snapshot_id)s,
-    %(next_row_id)s, %(row_count)s, %(definition_version)s)
+    %(next_row_id)s, %(row_count)s, %(definition_version)s, %(map_start)s, %(map_storage)s)
 ON CONFLICT (pgt_id) DO UPDATE SET
     sink = excluded.sink, lake = excluded.lake, mode = excluded.mode,
     inline_small_changes = excluded.inline_small_changes, compression = excluded.compression,
     delta_export_path = excluded.delta_export_path, delta_export_compression = excluded.delta_export_compression,
     table_id = excluded.table_id, columns = excluded.columns, snapshot_id = excluded.snapshot_id,
     next_row_id = excluded.next_row_id, row_count = excluded.row_count,
-    definition_version = excluded.definition_version
+    definition_version = excluded.definition_version, map_start = excluded.map_start, map_storage = excluded.map_storage
 """
 PUBLISHED = """
 UPDATE pgtrickle.pgt_sinks SET snapshot_id = %s, next_row_id = %s, row_count = %s WHERE pgt_id = %s
@@ -86,6 +88,9 @@ class Sink:
     next_row_id: int | None = None
     row_count: int | None = None
     definition_version: int | None = None
+    map_start: int | None = None
+    """First row id of a table that was published in its physical order and is not in the row map yet."""
+    map_storage: int | None = None
 
     @property
     def publishes(self) -> bool:

@@ -23,6 +23,7 @@ from runnel.errors import RunnelError, SchemaDriftError, TransientError
 from runnel.lake.commit import LakeConflict
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
+from runnel.publish.columns import published
 from runnel.publish.model import Refreshed, Result
 from runnel.publish.publisher import Later, Publication, Publisher, exports, publishes
 from runnel.refresh.maintained import Maintained, Outcome
@@ -160,6 +161,7 @@ class Refresher:
                 transaction.fix_lakes(tables)
                 for table in tables:
                     current = table.id
+                    self._complete_map(publication, table)
                     at = position(rows[table.id])
                     why = partial(self._why_full, force_full, table, rows[table.id])
                     outcome = transaction.refresh(table, at, full=why)
@@ -260,6 +262,19 @@ class Refresher:
             if done.whole not in ROUTINE:
                 outcome.reason = "; ".join(filter(None, (outcome.reason, f"published whole: {done.whole}")))
             outcome.timings.update(done.timings)
+
+    def complete_maps(self) -> None:
+        """Build the row maps that large publications have left for later."""
+        for sink in [s for s in load_sinks(self.conn).values() if s.map_start is not None]:
+            with self.publisher.publication(self.conn) as publication, self.conn.transaction():
+                self.registry.reload(self.conn)
+                self._complete_map(publication, self.registry.maintained(self.conn, sink.pgt_id))
+
+    def _complete_map(self, publication: Publication, table: Maintained) -> None:
+        sink = self.registry.sinks.get(table.id)
+        if sink is not None and sink.map_start is not None and sink.table_id is not None:
+            columns = published(table.columns, table.scales)
+            self.registry.sinks[table.id] = publication.complete_map(sink, table.name, table.relid, columns)
 
     def _publish_large(self, later: Later) -> None:
         """Publish by tasks what a committed transaction has written."""

@@ -67,13 +67,14 @@ def remove_sink(publication: Publication, sink: Sink) -> None:
 
 
 def tidy(refresher: Refresher) -> None:
-    """Remove what stream tables dropped by plain DROP TABLE have published, and files that nobody published."""
+    """Finish row maps; remove what stream tables dropped by plain DROP TABLE have published, and unpublished files."""
     conn = refresher.conn
     try:
         for sink in sinks.abandoned_sinks(conn):
             with refresher.publisher.publication(conn) as publication, conn.transaction():
                 remove_sink(publication, sink)
                 publication.commit_others()
+        refresher.complete_maps()
         refresher.publisher.sweep()
     except RunnelError as error:
         log.info("lakes are tidied later: %s", error)

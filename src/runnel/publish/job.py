@@ -89,17 +89,27 @@ class Job:
         finish(draft, **provenance(self.result.name, self.refreshed))
 
     def record(
-        self, table: LakeTable, snapshot: int, next_row_id: int, row_count: int, *, described: bool, added: int = 0
+        self,
+        table: LakeTable,
+        snapshot: int,
+        next_row_id: int,
+        row_count: int,
+        *,
+        described: bool,
+        added: int = 0,
+        unmapped: tuple[int, int] | None = None,
     ) -> None:
         """Remember in the catalog what the lake holds now; `described`: the view is up to date, too.
 
         `added` rows were published that no refresh has just added: those of a table that was there before its sink.
+        `unmapped`: the row map is still to be built, from this row id on, for rows in this file node.
         """
         if described or table.id != self.sink.table_id:
             version = self.result.definition_version if described else self.sink.definition_version
             shape = [c.as_json for c in self.columns]
             values = {**_fields(self.sink), "table_id": table.id, "columns": shape, "snapshot_id": snapshot,
                       "next_row_id": next_row_id, "row_count": row_count, "definition_version": version}  # fmt: skip
+            values["map_start"], values["map_storage"] = unmapped or (None, None)
             sinks.save_sink(self.conn, Sink(**values))
         else:
             sinks.mark_published(self.conn, self.sink.pgt_id, snapshot, next_row_id, row_count)

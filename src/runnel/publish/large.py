@@ -1,25 +1,26 @@
-"""Publish a large table whole: Spark's tasks write its files while PostgreSQL builds the map of its rows.
+"""Publish a large table whole: Spark's tasks write its files.
 
 Tasks have connections of their own and see only what is committed, so this happens in a transaction after the one
-that filled the table. Until then the lake shows the table empty, or as it was. All read in
-one exported snapshot and in physical order.
+that filled the table. Until then the lake shows the table empty, or as it was. All read in one exported snapshot and
+in physical order, so the map of the rows can be built afterwards, while the lake shows them already: by the engine
+when it has nothing else to do, and at the latest by the next refresh, before it changes a row.
 """
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from runnel.catalog import sinks
-from runnel.errors import EngineBug
+from runnel.catalog.sinks import Sink
 from runnel.lake.storage import open_store
-from runnel.model.names import quote
+from runnel.model.names import Name, quote
 from runnel.publish import rowmap
-from runnel.publish.columns import SETTINGS
+from runnel.publish.columns import SETTINGS, PublishedColumn
 from runnel.publish.job import Job, fits, put_table, put_view
 from runnel.publish.model import Published
 from runnel.publish.whole import empty_table, replace_files
@@ -51,7 +52,8 @@ def prepare_large(job: Job) -> int | None:
     version = job.result.definition_version if snapshot is not None else job.sink.definition_version
     shape = [c.as_json for c in job.columns]
     sinks.save_sink(
-        job.conn, replace(job.sink, table_id=table.id, columns=shape, row_count=None, definition_version=version)
+        job.conn,
+        replace(job.sink, table_id=table.id, columns=shape, row_count=None, definition_version=version, map_start=None),
     )
     return snapshot
 
@@ -76,24 +78,43 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
     )
     first = job.standing.next_row_id
     began = time.perf_counter()
-    timings: dict[str, float] = {}
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write_slices, sessions, spec, queries, names)
-        if job.mapped:
-            mapped = rowmap.fill_from(job.conn, job.sink.pgt_id, job.columns, job.result.name.sql(), first)
-            timings["map"] = round((time.perf_counter() - began) * 1000, 3)
-        files = [file for file in writing.result() if file is not None]
-    count = sum(file.record_count for file in files)
-    if job.mapped and mapped != count:
-        raise EngineBug(f"{job.result.name}: {count} rows were written for {mapped} in the table")
+    files = [file for file in write_slices(sessions, spec, queries, names) if file is not None]
     job.files.milliseconds += (time.perf_counter() - began) * 1000
     with job.snapshot() as draft:
         starts = replace_files(job, draft, table, files)
-        if job.mapped and starts and starts[0] != first:
-            rowmap.shift(job.conn, job.sink.pgt_id, starts[0] - first)
     after = starts[-1] + files[-1].record_count if starts else first
-    job.record(table, draft.id, after, count, described=True, added=count)
-    return Published(draft.id, count, job.standing.rows, why, timings)
+    count = sum(file.record_count for file in files)
+    unmapped = None
+    if job.mapped:
+        rowmap.drop_map(job.conn, job.sink.pgt_id)
+        unmapped = starts[0] if starts else first, _file_node(job.conn, job.result.relid)
+    job.record(table, draft.id, after, count, described=True, added=count, unmapped=unmapped)
+    return Published(draft.id, count, job.standing.rows, why)
+
+
+def complete_map(
+    conn: psycopg.Connection, sink: Sink, name: Name, relid: int, columns: Sequence[PublishedColumn]
+) -> Sink:
+    """Build the map of a table that was published in physical order and has not changed since; the sink as it is then.
+
+    If the table is not as it was (somebody has written to it, or CLUSTER has moved its rows), it is published anew.
+    """
+    assert sink.map_start is not None
+    mapped = None
+    if sink.map_storage == _file_node(conn, relid):
+        mapped = rowmap.fill_from(conn, sink.pgt_id, columns, name.sql(), sink.map_start)
+    done = replace(sink, map_start=None, map_storage=None)
+    if mapped != sink.row_count:
+        rowmap.drop_map(conn, sink.pgt_id)
+        done = replace(done, row_count=None)
+    sinks.save_sink(conn, done)
+    return done
+
+
+def _file_node(conn: psycopg.Connection, relid: int) -> int:
+    row = conn.execute("SELECT pg_relation_filenode(%s::oid)::int8", (relid,)).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _with_settings(dsn: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,12 @@ from runnel.lake.commit import begin_snapshot, finish
 from runnel.lake.model import Lake
 from runnel.lake.tables import drop_table
 from runnel.lake.views import drop_view
+from runnel.model.names import Name
 from runnel.publish.changes import publish_changes, publish_log
-from runnel.publish.columns import SETTINGS, published
+from runnel.publish.columns import SETTINGS, PublishedColumn, published
 from runnel.publish.export import export_changes
 from runnel.publish.job import Job, fits
-from runnel.publish.large import is_large, prepare_large, publish_large
+from runnel.publish.large import complete_map, is_large, prepare_large, publish_large
 from runnel.publish.model import Published, Refreshed, Result
 from runnel.publish.options import check_columns
 from runnel.publish.places import KnownTables, Standing, stand
@@ -136,6 +137,11 @@ class Publication:
             done = publish_large(job, self.publisher.sessions, self.publisher.dsn, "")
         self._finish(job, done, began)
         return done
+
+    def complete_map(self, sink: Sink, name: Name, relid: int, columns: Sequence[PublishedColumn]) -> Sink:
+        """Build the row map that a large publication has left for later; before the table changes."""
+        self._prepare()
+        return complete_map(self.conn, sink, name, relid, columns)
 
     def drop(self, sink: Sink, *, why: str) -> None:
         """Drop a stream table's table and view in the lake, and forget the sink."""

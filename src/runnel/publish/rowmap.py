@@ -102,11 +102,6 @@ def difference_sql(pgt_id: int, columns: Columns, output: str) -> tuple[str, str
     return gone, new
 
 
-def shift(conn: Connection, pgt_id: int, by: int) -> None:
-    """Move all row ids: another writer took some in between."""
-    conn.execute(f"UPDATE {map_table(pgt_id)} SET row_id = row_id + {int(by)}".encode())
-
-
 def fill_from(conn: Connection, pgt_id: int, columns: Columns, output: str, start: int) -> int:
     """Build the map of a table published whole in its physical order, first row id `start`; how many rows."""
     names = [f"t.{quote(c.name)}" for c in columns]

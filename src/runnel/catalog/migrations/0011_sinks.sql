@@ -17,6 +17,8 @@ CREATE TABLE pgtrickle.pgt_sinks (
     next_row_id              bigint,
     row_count                bigint,
     definition_version       integer,
+    map_start                bigint,
+    map_storage              bigint,
     CHECK (sink = 'none' OR lake IS NOT NULL)
 ) WITH (fillfactor = 70);
 
@@ -26,6 +28,9 @@ COMMENT ON COLUMN pgtrickle.pgt_sinks.table_id IS 'The table in the lake; null u
 COMMENT ON COLUMN pgtrickle.pgt_sinks.columns IS 'Name, PostgreSQL type and lake type of each published column.';
 COMMENT ON COLUMN pgtrickle.pgt_sinks.next_row_id IS
     'With row_count what the lake said of the table after the last publication; another writer would have moved them.';
+COMMENT ON COLUMN pgtrickle.pgt_sinks.map_start IS
+    'First row id of a table that was published in its physical order; null once the row map is complete.';
+COMMENT ON COLUMN pgtrickle.pgt_sinks.map_storage IS 'The file node whose physical order is meant.';
 COMMENT ON COLUMN pgtrickle.pgt_sinks.definition_version IS 'The definition that the view in the lake describes.';
 
 CREATE TABLE pgtrickle.pgt_ducklake_provenance (
