@@ -52,8 +52,8 @@ def run(bench: Bench) -> Answer:
         setup=(
             f"All columns of {count(size)} orders, in PostgreSQL already; median of {rounds}. DuckDB copies the same "
             "table from the same server into the same lake. Runnel also remembers where in the lake each row is, so "
-            "that later refreshes find a deleted row without reading Parquet. It does so after the publish, at leisure or "
-            "at the latest in the next refresh, which is why that is shown, too."
+            "that later refreshes find a deleted row without reading Parquet. It does so after the publish, at leisure "
+            "or at the latest in the next refresh, which is why that is shown, too."
         ),
         grid=Grid(("statement", "time", "rows per second", "files", "MiB"), rows),
         targets=(Target("first publish / DuckDB's own copy", "at most 2.0x", f"{ratio:.2f}x", ratio <= 2),),
