@@ -6,6 +6,7 @@ compiling cost more than the work. Large reads get Spark's usual machinery.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 _APPLICATION = {
@@ -77,7 +79,9 @@ class Sessions:
     def stop(self) -> None:
         """Stop the application if it was started here."""
         if self.owned:
-            self.base.stop()
+            # A signal to the whole process group, as service managers send it, may have ended the JVM already.
+            with contextlib.suppress(Py4JError, OSError):
+                self.base.stop()
 
 
 def default_heap(total: int) -> int:
