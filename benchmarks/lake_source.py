@@ -74,6 +74,7 @@ def run(bench: Bench) -> Answer:
             ]
         )
     ratio = p50[large] / p50[small]
+    whole = "once" if whole_rounds == 1 else f"median of {whole_rounds}"
     return Answer(
         question=f"Refresh over a lake table for a {DELTA:,}-row delta",
         setup=(
@@ -81,7 +82,7 @@ def run(bench: Bench) -> Answer:
             f"category and day ({CATEGORIES * DAYS:,} groups). DuckDB inserts {DELTA:,} rows, then "
             f"`refresh_stream_table`; median of {rounds} after {warm} to warm up. Beside it: DuckDB evaluating the "
             "query over the whole lake, and a FULL refresh on Spark, which also writes the differences and the "
-            f"state; {'once' if whole_rounds == 1 else f'median of {whole_rounds}'}. The last column is the bad case: {SCATTERED:,} rows deleted all over "
+            f"state; {whole}. The last column is the bad case: {SCATTERED:,} rows deleted all over "
             "the table, so that every file is touched and has to be read for the values of the rows that went."
         ),
         grid=Grid(
