@@ -17,6 +17,7 @@ ACCESS_KEY = "runnel"
 SECRET_KEY = "not-a-secret-but-long-enough"  # noqa: S105  (of a server that lives as long as the test)
 REGION = "us-east-1"
 
+TUTORIAL_BUCKET = "company-data-lake"
 BUCKETS = 300
 
 
@@ -84,8 +85,8 @@ def files_below(folder: Path) -> set[str]:
 def serve(root: Path) -> Iterator[S3]:
     """Run the store until the block ends."""
     # Made beforehand: the server remembers which folders there are, and making it forget makes it slow.
-    for number in range(BUCKETS):
-        (root / f"bucket{number}").mkdir()
+    for name in [*(f"bucket{number}" for number in range(BUCKETS)), TUTORIAL_BUCKET]:
+        (root / name).mkdir()
     port = _free_port()
     command = [
         str(_rclone()), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}",

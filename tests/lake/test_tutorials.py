@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from runnel.server.embedded import EmbeddedServer
 from tests.conftest import TEMPLATE, running_engine
-from tests.lake.s3 import S3
+from tests.lake.s3 import S3, TUTORIAL_BUCKET
 from tests.lake.tutorial import Runner, blocks
 
 if TYPE_CHECKING:
@@ -57,11 +57,10 @@ def stack(your_db: str, spark: SparkSession) -> Iterator[Callable[[list[str]], o
 def test_one_box(
     stack: Callable[[list[str]], object], spark: SparkSession, s3: S3, tmp_path: Path, your_db: str
 ) -> None:
-    (s3.root / "company-data-lake").mkdir()
     address = s3.endpoint.removeprefix("http://")
     runner = Runner(spark, stack, {"localhost:9000": address})
     runner.run(PAGES / "one-box.md", tmp_path)
-    assert s3.files("s3://company-data-lake/"), "nothing was written to the bucket"
+    assert s3.files(f"s3://{TUTORIAL_BUCKET}/"), "nothing was written to the bucket"
     assert len(runner.outputs) >= 4
 
 
