@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-
-from runnel.errors import RunnelError
+from runnel.lake.duck import connect, literal
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -21,16 +17,12 @@ LIVE = "live"
 
 def open_duckdb(dsn: str, *, catalog_schema: str = "ducklake") -> DuckDBPyConnection:
     """A DuckDB with the lake of a database attached as `lake`, and the database itself, to read only, as `live`."""
-    conn = duckdb.connect(config={"allow_unsigned_extensions": "true", "autoinstall_known_extensions": "false"})
+    conn = connect(*EXTENSIONS)
     try:
-        for name in EXTENSIONS:
-            conn.execute(f"LOAD {_literal(str(extension(name)))}")
-        conn.execute("SET enable_progress_bar = false")
-        conn.execute("SET TimeZone = 'UTC'")
         conn.execute(
-            f"ATTACH {_literal('ducklake:postgres:' + dsn)} AS {LAKE} (METADATA_SCHEMA {_literal(catalog_schema)})"
+            f"ATTACH {literal('ducklake:postgres:' + dsn)} AS {LAKE} (METADATA_SCHEMA {literal(catalog_schema)})"
         )
-        conn.execute(f"ATTACH {_literal(dsn)} AS {LIVE} (TYPE postgres, READ_ONLY)")
+        conn.execute(f"ATTACH {literal(dsn)} AS {LIVE} (TYPE postgres, READ_ONLY)")
     except BaseException:
         conn.close()
         raise
@@ -42,21 +34,3 @@ def ask(conn: DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
     found = conn.execute(query)
     names = [each[0] for each in found.description or ()]
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-
-def extension(name: str) -> Path:
-    """Where the package of a DuckDB extension keeps it: nothing is downloaded."""
-    package = import_module(f"duckdb_extension_{name}")
-    version = duckdb.__version__
-    found = list(Path(package.__path__[0]).glob(f"extensions/v{version}/{name}.duckdb_extension"))
-    if not found:
-        raise RunnelError(
-            f"There is no DuckDB extension {name} for DuckDB {version}.",
-            hint=f"Install matching versions: pip install duckdb=={version} duckdb-extension-{name.replace('_', '-')}"
-            f"=={version}",
-        )
-    return found[0]
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

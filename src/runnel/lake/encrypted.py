@@ -6,9 +6,11 @@ import base64
 import os
 import tempfile
 import threading
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from runnel.lake.duck import connect
+from runnel.model.names import quote
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,31 +49,19 @@ def encode(table: pa.Table, key: bytes, compression: str = "zstd") -> bytes:
 
 def connection() -> duckdb.DuckDBPyConnection:
     """This thread's DuckDB, with the cipher loaded; it never downloads anything."""
-    import duckdb
-
     conn: duckdb.DuckDBPyConnection | None = getattr(_local, "conn", None)
     if conn is None:
-        conn = duckdb.connect(config={"allow_unsigned_extensions": "true", "autoinstall_known_extensions": "false"})
-        conn.execute(f"LOAD '{extension('httpfs', duckdb.__version__)}'")
+        conn = connect("httpfs")
         conn.execute("SET threads = 2")
-        conn.execute("SET enable_progress_bar = false")
-        conn.execute("SET TimeZone = 'UTC'")
         _local.conn = conn
     return conn
-
-
-def extension(name: str, version: str) -> Path:
-    """Where the package of a DuckDB extension keeps it."""
-    package = import_module(f"duckdb_extension_{name}")
-    (found,) = Path(package.__path__[0]).glob(f"extensions/v{version}/{name}.duckdb_extension")
-    return found
 
 
 def _field_ids(field: pa.Field) -> str:
     """One field's entry of FIELD_IDS: `name: 1`, or with what is nested below it."""
     import pyarrow as pa
 
-    name = '"' + field.name.replace('"', '""') + '"'
+    name = quote(field.name)
     id = int(field.metadata[b"PARQUET:field_id"])
     if pa.types.is_struct(field.type):
         below = [_field_ids(child) for child in field.type]

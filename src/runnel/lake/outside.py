@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from psycopg.conninfo import make_conninfo
 
+from runnel.lake.duck import literal
+
 SECRET_WORDS = ("password", "sslpassword", "passfile", "application_name", "connect_timeout")
 
 
@@ -35,10 +37,10 @@ def attach_statements(
     lines = [f"INSTALL {each}; LOAD {each};" for each in needed]
     if scheme:
         lines.append(_secret(scheme, data_path, store or {}))
-    options = [f"METADATA_SCHEMA {_literal(schema)}"]
+    options = [f"METADATA_SCHEMA {literal(schema)}"]
     if moved:
-        options += [f"DATA_PATH {_literal(data_path)}", "OVERRIDE_DATA_PATH true"]
-    target = _literal("ducklake:postgres:" + conninfo(connection))
+        options += [f"DATA_PATH {literal(data_path)}", "OVERRIDE_DATA_PATH true"]
+    target = literal("ducklake:postgres:" + conninfo(connection))
     return [*lines, f"ATTACH {target} AS {identifier(name)} ({', '.join(options)});", f"USE {identifier(name)};"]
 
 
@@ -62,20 +64,16 @@ def identifier(name: str) -> str:
 def _secret(scheme: str, data_path: str, store: Mapping[str, str]) -> str:
     bucket = f"{scheme}://{urlsplit(data_path).netloc}"
     if scheme == "az":
-        account = _literal(store.get("account_name", "<account name>"))
+        account = literal(store.get("account_name", "<account name>"))
         return (
-            f"CREATE SECRET (TYPE azure, PROVIDER credential_chain, ACCOUNT_NAME {account}, SCOPE {_literal(bucket)});"
+            f"CREATE SECRET (TYPE azure, PROVIDER credential_chain, ACCOUNT_NAME {account}, SCOPE {literal(bucket)});"
         )
     words = [f"TYPE {'gcs' if scheme == 'gs' else 's3'}", "KEY_ID '<access key>'", "SECRET '<secret key>'"]
     if store.get("region"):
-        words.append(f"REGION {_literal(store['region'])}")
+        words.append(f"REGION {literal(store['region'])}")
     if store.get("endpoint"):
         address = urlsplit(store["endpoint"])
-        words += [f"ENDPOINT {_literal(address.netloc or store['endpoint'])}", "URL_STYLE 'path'"]
+        words += [f"ENDPOINT {literal(address.netloc or store['endpoint'])}", "URL_STYLE 'path'"]
         if address.scheme == "http":
             words.append("USE_SSL false")
-    return f"CREATE SECRET ({', '.join(words)}, SCOPE {_literal(bucket)});"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return f"CREATE SECRET ({', '.join(words)}, SCOPE {literal(bucket)});"

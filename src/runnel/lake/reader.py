@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from runnel.errors import EngineBug
 from runnel.lake.bounds import Wanted
 from runnel.lake.columns import Found, conform, default_array, found_as, found_by_mapping, found_in_file, from_text
+from runnel.lake.duck import literal
 from runnel.lake.input import DECRYPTED, ParquetInput, Tally, decrypted, folder_value, local_path, open_parquet
 from runnel.lake.model import DataFile, DeleteFile, LakeColumn, MappedName
 from runnel.lake.types import HUGE, NESTED, arrow_field, duck_type
@@ -351,7 +352,7 @@ def _decrypted_pieces(
     entries, selected, shapes = [], [], []
     for place, column in enumerate(spec.columns):
         shape = written.get(column.id, column) if column.type in NESTED else column
-        default = "NULL" if column.initial_default is None else _literal(column.initial_default)
+        default = "NULL" if column.initial_default is None else literal(column.initial_default)
         entries.append(_schema_entry(column.id, f"c{place}", duck_type(shape), default))
         selected.append(f"c{place}::VARCHAR" if column.type in HUGE else f"c{place}")
         shapes.append(found_as(shape))
@@ -382,7 +383,7 @@ def _decrypted_pieces(
 
 
 def _schema_entry(id: int, name: str, type: str, default: str) -> str:
-    return f"{id}: {{name: '{name}', type: {_literal(type)}, default_value: {default}::VARCHAR}}"
+    return f"{id}: {{name: '{name}', type: {literal(type)}, default_value: {default}::VARCHAR}}"
 
 
 def _counted_row_ids(file: DataFile, start: int, length: int) -> Ints:
@@ -393,7 +394,3 @@ def _counted_row_ids(file: DataFile, start: int, length: int) -> Ints:
 
 def _ints(array: pa.Array) -> Ints:
     return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
