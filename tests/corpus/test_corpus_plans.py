@@ -11,7 +11,7 @@ from runnel.errors import UserError
 from runnel.plan import expr as ex
 from runnel.server.embedded import EmbeddedServer
 from runnel.sql.compile import Compiled, compile_query
-from runnel.sql.describe import describe, scratch
+from runnel.sql.describe import describe, qualified, scratch
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.parse import parse_query
 from runnel.sql.rewrite import decide, to_core
@@ -54,9 +54,9 @@ def _plan(db: psycopg.Connection, case: Case) -> tuple[str | None, Compiled | No
 
 def _core(db: psycopg.Connection, query: str) -> str:
     """The query after all rewrites, as text."""
-    with scratch(db, {}, None):
-        compiler = Compiler(db)
-        tree = parse_query(describe(db, query).canonical)
+    with scratch(db, {}, None) as asking:
+        compiler = Compiler(qualified(asking))
+        tree = parse_query(describe(asking, query).canonical)
         assert tree is not None
         try:
             return ex.pg(to_core(decide(compiler.inline_views(tree), compiler.context), compiler.context))

@@ -22,6 +22,7 @@ def ann(db: psycopg.Connection, dsn: str, schema: str) -> Iterator[psycopg.Conne
         if not value(db, f"SELECT count(*) FROM pg_roles WHERE rolname = '{role}'"):
             db.execute(f"CREATE ROLE {role} LOGIN".encode())
         db.execute(f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}".encode())
+        db.execute(f"GRANT pgtrickle_user TO {role}".encode())
     with psycopg.connect(make_conninfo(dsn, user="e2e_ann"), autocommit=True) as conn:
         yield conn
     db.execute("ALTER ROLE e2e_ann NOSUPERUSER")

@@ -46,8 +46,8 @@ def context(conn: psycopg.Connection) -> Context:
     """A context that asks PostgreSQL."""
 
     def columns(text: str) -> tuple[Column, ...]:
-        with scratch(conn, {}, None):
-            return describe(conn, text).columns
+        with scratch(conn, {}, None) as asking:
+            return describe(asking, text).columns
 
     def has(flag: str) -> Callable[[str], bool]:
         def ask(name: str) -> bool:
@@ -118,8 +118,8 @@ class Judge:
 
     def tree(self, query: str) -> exp.Query:
         """A query as the compiler sees it: printed by PostgreSQL, with views inlined."""
-        with scratch(self.conn, {}, None):
-            tree = parse_query(describe(self.conn, query).canonical)
+        with scratch(self.conn, {}, None) as asking:
+            tree = parse_query(describe(asking, query).canonical)
         assert tree is not None, query
         for table in list(tree.find_all(exp.Table)):
             row = self.conn.execute(
@@ -147,10 +147,10 @@ class Judge:
     def equal(self, query: str, *steps: Step) -> str:
         """Assert that a query and its rewrite have the same columns and rows; gives the rewritten text."""
         text = self.rewritten(query, *steps)
-        with scratch(self.conn, {}, None):
-            before = [(c.name, c.type, c.collation) for c in describe(self.conn, query).columns]
-        with scratch(self.conn, {}, None):
-            after = [(c.name, c.type, c.collation) for c in describe(self.conn, text).columns]
+        with scratch(self.conn, {}, None) as asking:
+            before = [(c.name, c.type, c.collation) for c in describe(asking, query).columns]
+        with scratch(self.conn, {}, None) as asking:
+            after = [(c.name, c.type, c.collation) for c in describe(asking, text).columns]
         assert before == after, text
         for seed in (1, 2):
             fill(self.conn, seed)

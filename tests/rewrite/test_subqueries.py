@@ -331,17 +331,17 @@ class Pair:
 
 
 def rewritten(conn: psycopg.Connection, query: str) -> Pair:
-    with scratch(conn, {}, None):
-        tree = parse_query(describe(conn, query).canonical)
+    with scratch(conn, {}, None) as asking:
+        tree = parse_query(describe(asking, query).canonical)
     assert tree is not None
     ctx = context(conn)
     result = subqueries.rewrite(qualify.rewrite(tree, ctx), ctx)
     assert_core(result)
     text = pg(result)
-    with scratch(conn, {}, None):
-        before = [(c.name, c.type) for c in describe(conn, query).columns]
-    with scratch(conn, {}, None):
-        after = [(c.name, c.type) for c in describe(conn, text).columns]
+    with scratch(conn, {}, None) as asking:
+        before = [(c.name, c.type) for c in describe(asking, query).columns]
+    with scratch(conn, {}, None) as asking:
+        after = [(c.name, c.type) for c in describe(asking, text).columns]
     assert before == after, text
     return Pair(query, text)
 

@@ -19,7 +19,7 @@ from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.plan.stage import RecursiveHead, Stage
 from runnel.sql.compile import decide, to_core
-from runnel.sql.describe import describe, scratch
+from runnel.sql.describe import describe, qualified, scratch
 from runnel.sql.parse import parse_query
 from runnel.sql.stages import Compiler
 
@@ -43,9 +43,9 @@ class Recursion:
     temporary: Scratch = field(default_factory=Scratch)
 
     def __post_init__(self) -> None:
-        with scratch(self.conn, {}, None):
-            described = describe(self.conn, self.query)
-            compiler = Compiler(self.conn)
+        with scratch(self.conn, {}, None) as asking:
+            described = describe(asking, self.query)
+            compiler = Compiler(qualified(asking))
             tree = parse_query(described.canonical)
             assert tree is not None
             tree = to_core(decide(compiler.inline_views(tree), compiler.context), compiler.context)

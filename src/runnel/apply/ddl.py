@@ -44,6 +44,7 @@ def create_state(conn: psycopg.Connection, stage: Stage, tables: StageTables, ow
 
 def _create(conn: psycopg.Connection, name: str, columns: list[str], owner: str) -> None:
     conn.execute(f"CREATE TABLE {name} ({', '.join(columns)})".encode())
+    conn.execute("SELECT pgtrickle._without_statistics(%s::regclass)", (name,))
     conn.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quote(owner)}".encode())
 
 

@@ -13,12 +13,11 @@ Example: a group (k = 'tea', n = 2, s = 5) receives {value 4: +1}.
 
 from __future__ import annotations
 
-import psycopg
-
 from runnel.apply.counters import counter_columns, counter_deltas, counts_distinct, value_sql
 from runnel.apply.load import inputs_sql
 from runnel.apply.output import consolidate_delta
 from runnel.apply.tables import StageTables, bag_hash, bag_items, hash_sql, same_sql
+from runnel.catalog.owner import AsOwner
 from runnel.plan.stage import GroupHead, Stage
 
 
@@ -27,37 +26,36 @@ def key_names(head: GroupHead) -> list[str]:
     return [f"k{i}" for i in range(len(head.keys))]
 
 
-def merge_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:
+def merge_groups(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
     """Differential: from the load table to the delta table, through the state."""
     head = _head(stage)
-    _touch(conn, stage, head, tables)
+    _touch(owner, stage, head, tables)
     before = outputs_sql(stage, tables, weight=-1, touched_only=True)
-    conn.execute(f"INSERT INTO {tables.delta} {before}".encode())
+    owner.run(f"INSERT INTO {tables.delta} {before}")
     for i in range(len(head.bags)):
-        _merge_bag(conn, head, tables, i)
-    _merge_counters(conn, head, tables)
+        _merge_bag(owner, head, tables, i)
+    _merge_counters(owner, head, tables)
     after = outputs_sql(stage, tables, weight=1, touched_only=True)
-    conn.execute(f"INSERT INTO {tables.delta} {after}".encode())
-    consolidate_delta(conn, stage, tables)
+    owner.run(f"INSERT INTO {tables.delta} {after}")
+    consolidate_delta(owner, stage, tables)
 
 
-def build_groups(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:
+def build_groups(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
     """First build: fill the empty state in bulk."""
     head = _head(stage)
-    _touch_groups(conn, stage, head, tables)
+    _touch_groups(owner, stage, head, tables)
     keys, counters = key_names(head), counter_columns(head)
     columns = ", ".join(["h", *keys, "n", *counters])
     for i in range(len(head.bags)):
-        conn.execute(f"INSERT INTO {tables.bag(i)} {_bag_delta(stage, head, tables, i)}".encode())
+        owner.run(f"INSERT INTO {tables.bag(i)} {_bag_delta(stage, head, tables, i)}")
         if counts_distinct(head, i):
-            _add_distinct(conn, head, tables, i, f"SELECT h, {_listed(keys)} 1 AS d FROM {tables.bag(i)}")
+            _add_distinct(owner, head, tables, i, f"SELECT h, {_listed(keys)} 1 AS d FROM {tables.bag(i)}")
     values = ", ".join(["h", *keys, "n", *(f"coalesce({c}, 0)" for c in counters)])
-    conn.execute(f"INSERT INTO {tables.groups} ({columns}) SELECT {values} FROM {tables.touched} WHERE n <> 0".encode())
+    owner.run(f"INSERT INTO {tables.groups} ({columns}) SELECT {values} FROM {tables.touched} WHERE n <> 0")
     if not head.keys:
         zeros = ", ".join(["0", "0", *("0" for _ in counters)])
-        conn.execute(
-            f"INSERT INTO {tables.groups} ({columns}) SELECT {zeros} "
-            f"WHERE NOT EXISTS (SELECT FROM {tables.groups})".encode()
+        owner.run(
+            f"INSERT INTO {tables.groups} ({columns}) SELECT {zeros} WHERE NOT EXISTS (SELECT FROM {tables.groups})"
         )
 
 
@@ -89,23 +87,23 @@ def _listed(keys: list[str]) -> str:
     return "".join(f"{k}, " for k in keys)
 
 
-def _touch(conn: psycopg.Connection, stage: Stage, head: GroupHead, tables: StageTables) -> None:
+def _touch(owner: AsOwner, stage: Stage, head: GroupHead, tables: StageTables) -> None:
     """Which groups the delta touches, and by how much their counters and bags change."""
-    _touch_groups(conn, stage, head, tables)
+    _touch_groups(owner, stage, head, tables)
     for i in range(len(head.bags)):
-        conn.execute(f"INSERT INTO {tables.bag_touched(i)} {_bag_delta(stage, head, tables, i)}".encode())
+        owner.run(f"INSERT INTO {tables.bag_touched(i)} {_bag_delta(stage, head, tables, i)}")
 
 
-def _touch_groups(conn: psycopg.Connection, stage: Stage, head: GroupHead, tables: StageTables) -> None:
+def _touch_groups(owner: AsOwner, stage: Stage, head: GroupHead, tables: StageTables) -> None:
     keys = key_names(head)
     deltas = counter_deltas(head)
     names = ", ".join(["h", *keys, "n", *(c for c, _ in deltas)])
     values = ", ".join([_key_hash(head), *keys, "sum(w)", *(sql for _, sql in deltas)])
     grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
     changed = " OR ".join(["sum(w) <> 0", *(f"{sql} <> 0" for _, sql in deltas), *_bag_changes(head)])
-    conn.execute(
+    owner.run(
         f"INSERT INTO {tables.touched} ({names}) SELECT {values} FROM {_keyed(stage, head, tables)}{grouped} "
-        f"HAVING {changed}".encode()
+        f"HAVING {changed}"
     )
 
 
@@ -142,21 +140,21 @@ def _bag_changes(head: GroupHead) -> list[str]:
     return ["count(*) > 1"] if head.bags else []
 
 
-def _merge_counters(conn: psycopg.Connection, head: GroupHead, tables: StageTables) -> None:
+def _merge_counters(owner: AsOwner, head: GroupHead, tables: StageTables) -> None:
     keys, counters = key_names(head), counter_columns(head)
     same = same_sql([f"g.{k}" for k in keys], [f"t.{k}" for k in keys], head.keys)
     updates = ", ".join(["n = g.n + t.n", *(f"{c} = g.{c} + coalesce(t.{c}, 0)" for c in counters)])
     columns = ", ".join(["h", *keys, "n", *counters])
     values = ", ".join(["t.h", *(f"t.{k}" for k in keys), "t.n", *(f"coalesce(t.{c}, 0)" for c in counters)])
     vanish = "WHEN MATCHED AND g.n + t.n = 0 THEN DELETE " if keys else ""
-    conn.execute(
+    owner.run(
         f"MERGE INTO {tables.groups} AS g USING {tables.touched} AS t ON g.h = t.h AND {same} {vanish}"
         f"WHEN MATCHED THEN UPDATE SET {updates} "
-        f"WHEN NOT MATCHED AND t.n <> 0 THEN INSERT ({columns}) VALUES ({values})".encode()
+        f"WHEN NOT MATCHED AND t.n <> 0 THEN INSERT ({columns}) VALUES ({values})"
     )
 
 
-def _merge_bag(conn: psycopg.Connection, head: GroupHead, tables: StageTables, index: int) -> None:
+def _merge_bag(owner: AsOwner, head: GroupHead, tables: StageTables, index: int) -> None:
     keys, bag = key_names(head), head.bags[index]
     values = [f"v{i}" for i in range(len(bag.values))]
     same = same_sql([f"b.{k}" for k in keys], [f"t.{k}" for k in keys], head.keys)
@@ -171,15 +169,15 @@ def _merge_bag(conn: psycopg.Connection, head: GroupHead, tables: StageTables, i
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(f't.{c}' for c in columns)})"
     )
     if not counts_distinct(head, index):
-        conn.execute(merge.encode())
+        owner.run(merge)
         return
     returned = ", ".join(["merge_action() AS action", *(f"t.{k}" for k in ["h", *keys])])
     source = f"SELECT h, {_listed(keys)} CASE action WHEN 'INSERT' THEN 1 WHEN 'DELETE' THEN -1 ELSE 0 END AS d FROM m"
-    _add_distinct(conn, head, tables, index, source, f"m AS ({merge} RETURNING {returned})")
+    _add_distinct(owner, head, tables, index, source, f"m AS ({merge} RETURNING {returned})")
 
 
 def _add_distinct(
-    conn: psycopg.Connection,
+    owner: AsOwner,
     head: GroupHead,
     tables: StageTables,
     index: int,
@@ -192,6 +190,4 @@ def _add_distinct(
     sums = f"x AS (SELECT h, {_listed(keys)} sum(d) AS d FROM ({source}) AS y{grouped})"
     ctes = ", ".join([cte, sums] if cte else [sums])
     same = same_sql([f"t.{k}" for k in keys], [f"x.{k}" for k in keys], head.keys)
-    conn.execute(
-        f"WITH {ctes} UPDATE {tables.touched} AS t SET d{index} = x.d FROM x WHERE t.h = x.h AND {same}".encode()
-    )
+    owner.run(f"WITH {ctes} UPDATE {tables.touched} AS t SET d{index} = x.d FROM x WHERE t.h = x.h AND {same}")

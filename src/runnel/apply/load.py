@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import psycopg
 import pyarrow as pa
 
 from runnel.apply.tables import StageTables, typed
-from runnel.plan.stage import Branch, Stage
+from runnel.catalog.owner import AsOwner
+from runnel.plan.stage import Branch, Computed, Stage
 from runnel.sources.arrow import write_arrow
 from runnel.sources.statements import Query
 
@@ -14,11 +14,8 @@ from runnel.sources.statements import Query
 def load_columns(stage: Stage) -> list[tuple[str, str]]:
     """(name, definition) of the load table: every branch has carried columns of its own."""
     columns = [("b", "b smallint"), ("w", "w int8")]
-    for number, branch in enumerate(stage.branches):
-        for i, (leaf, index) in enumerate(branch.carried):
-            computed = branch.leaves[leaf].computed[index]
-            name = carried_name(number, i)
-            columns.append((name, typed(name, computed.type, computed.collation)))
+    for name, computed in _carried(stage).items():
+        columns.append((name, typed(name, computed.type, computed.collation)))
     sums = len(stage.branches[0].sums) if stage.branches else 0
     return columns + [(f"s{k}", f"s{k} numeric") for k in range(sums)]
 
@@ -28,13 +25,39 @@ def carried_name(branch: int, position: int) -> str:
     return f"b{branch}_{position}"
 
 
-def load(conn: psycopg.Connection, stage: Stage, tables: StageTables, rows: pa.Table) -> None:
+def raw_columns(stage: Stage) -> list[str]:
+    """The definitions of the raw table, for stages whose load table has columns of users' types; else none.
+
+    What makes a value out of such a type's text may be the owner's own code (a domain's constraint), so COPY, which is
+    the engine's, only brings the text.
+    """
+    if all(computed.type.is_builtin for computed in _carried(stage).values()):
+        return []
+    return [f"{name} text" for name, _ in load_columns(stage)]
+
+
+def load(owner: AsOwner, stage: Stage, tables: StageTables, rows: pa.Table) -> None:
     """Fill the load table."""
-    if rows.num_rows:
-        write_arrow(conn, rows, tables.load, rows.column_names)
+    if not rows.num_rows:
+        return
+    if owner.runner is None or not raw_columns(stage):
+        write_arrow(owner.conn, rows, tables.load, rows.column_names)
+        return
+    write_arrow(owner.conn, rows, tables.raw, rows.column_names)
+    types = {"b": "smallint", "w": "int8", **{name: computed.type.sql for name, computed in _carried(stage).items()}}
+    values = ", ".join(f"({name})::{types.get(name, 'numeric')}" for name in rows.column_names)
+    owner.run(f"INSERT INTO {tables.load} ({', '.join(rows.column_names)}) SELECT {values} FROM {tables.raw}")
 
 
-def load_query(conn: psycopg.Connection, stage: Stage, tables: StageTables, number: int, query: Query) -> int:
+def _carried(stage: Stage) -> dict[str, Computed]:
+    return {
+        carried_name(number, i): branch.leaves[leaf].computed[index]
+        for number, branch in enumerate(stage.branches)
+        for i, (leaf, index) in enumerate(branch.carried)
+    }
+
+
+def load_query(owner: AsOwner, stage: Stage, tables: StageTables, number: int, query: Query) -> int:
     """Load a branch of a single leaf straight from the leaf's changes: there is nothing to join; how many rows."""
     branch = stage.branches[number]
     names, values = ["b", "w"], [f"{number}::smallint", "w"]
@@ -45,7 +68,7 @@ def load_query(conn: psycopg.Connection, stage: Stage, tables: StageTables, numb
         names.append(f"s{k}")
         values.append(f"w * {branch.leaves[leaf].column(index)}")
     text = f"INSERT INTO {tables.load} ({', '.join(names)}) SELECT {', '.join(values)} FROM ({query.text}) AS d"
-    return conn.execute(text.encode(), query.params).rowcount
+    return owner.run(text, query.params)
 
 
 def inputs_sql(stage: Stage, tables: StageTables) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import psycopg
 
 from runnel.apply.tables import StageTables, group_by_sql, grouped_value, hash_sql, same_sql
+from runnel.catalog.owner import AsOwner
 from runnel.errors import EngineBug
 from runnel.model.names import quote
 from runnel.model.types import Column, PgType
@@ -32,12 +33,12 @@ def consolidate_sql(stage: Stage, source: str) -> str:
     return f"SELECT {items}, sum(w)::int8 FROM ({source}) AS x GROUP BY {group_by_sql(columns)} HAVING sum(w) <> 0"
 
 
-def consolidate_delta(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> None:
+def consolidate_delta(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
     """Let rows of the delta table that were written with opposite weights cancel."""
     names = ", ".join(n for n, _ in output_columns(stage))
-    conn.execute(
+    owner.run(
         f"WITH raw AS (DELETE FROM {tables.delta} RETURNING *) INSERT INTO {tables.delta} "
-        f"{consolidate_sql(stage, f'SELECT {names}, w FROM raw')}".encode()
+        f"{consolidate_sql(stage, f'SELECT {names}, w FROM raw')}"
     )
 
 
@@ -47,33 +48,33 @@ def table_hash(columns: tuple[Column, ...], alias: str = "") -> str:
     return hash_sql([(prefix + quote(c.name), c.type) for c in columns])
 
 
-def apply_delta(conn: psycopg.Connection, stage: Stage, tables: StageTables) -> tuple[int, int]:
+def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables) -> tuple[int, int]:
     """Apply the delta table to the output table; (rows inserted, rows deleted)."""
     columns = output_columns(stage)
     names = [quote(c.name) for c in stage.columns]
     types = [c.type for c in stage.columns]
     same = same_sql([f"t.{n}" for n in names], [f"d.{n}" for n, _ in columns], types)
     delta_hash = hash_sql([(f"d.{n}", t) for n, t in columns])
-    deleted = conn.execute(
+    deleted = owner.run(
         f"""DELETE FROM {tables.output} AS r USING (
               SELECT t.ctid AS id, t.tableoid AS rel, d.w AS w,
                      row_number() OVER (PARTITION BY d.ctid) AS rank
               FROM {tables.delta} AS d JOIN {tables.output} AS t
                 ON {table_hash(stage.columns, "t")} = {delta_hash} AND {same}
               WHERE d.w < 0) AS x
-            WHERE r.ctid = x.id AND r.tableoid = x.rel AND x.rank <= -x.w""".encode()
-    ).rowcount
-    row = conn.execute(f"SELECT coalesce(sum(-w), 0)::int8 FROM {tables.delta} WHERE w < 0".encode()).fetchone()
-    assert row is not None
-    if row[0] != deleted:
+            WHERE r.ctid = x.id AND r.tableoid = x.rel AND x.rank <= -x.w"""
+    )
+    expected = owner.value(f"SELECT coalesce(sum(-w), 0)::int8 FROM {tables.delta} WHERE w < 0", "int8")
+    if expected != deleted:
         raise OutputDrift(
-            f"{tables.output} holds {deleted} of {row[0]} rows that are to be removed: somebody else has written to it",
+            f"{tables.output} holds {deleted} of {expected} rows that are to be removed: somebody else has "
+            "written to it",
             hint="It is rebuilt at the next refresh. Do not write to stream tables.",
         )
-    inserted = conn.execute(
+    inserted = owner.run(
         f"""INSERT INTO {tables.output} ({", ".join(names)})
-            SELECT {", ".join(n for n, _ in columns)} FROM {tables.delta}, generate_series(1, w) WHERE w > 0""".encode()
-    ).rowcount
+            SELECT {", ".join(n for n, _ in columns)} FROM {tables.delta}, generate_series(1, w) WHERE w > 0"""
+    )
     return inserted, deleted
 
 

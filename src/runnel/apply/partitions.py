@@ -20,10 +20,9 @@ State: the input's rows. Cost: the rows of the touched partitions, twice; for LI
 
 from __future__ import annotations
 
-import psycopg
-
 from runnel.apply.output import consolidate_delta
 from runnel.apply.tables import StageTables, hash_sql, same_sql
+from runnel.catalog.owner import AsOwner
 from runnel.model.names import quote
 from runnel.model.types import Column
 from runnel.plan.stage import PartitionHead, Stage
@@ -35,21 +34,21 @@ def key_hash(keys: tuple[Column, ...], alias: str = "") -> str:
     return hash_sql([(prefix + quote(k.name), k.type) for k in keys])
 
 
-def touch_partitions(conn: psycopg.Connection, stage: Stage, tables: StageTables, source: StageTables) -> None:
+def touch_partitions(owner: AsOwner, stage: Stage, tables: StageTables, source: StageTables) -> None:
     """Before the input changes: note the partitions its delta touches, and their rows with weight -1."""
     head = _head(stage)
     positions = {c.name: i for i, c in enumerate(head.source.columns)}
     columns = [(f"o{positions[k.name]}", k) for k in head.keys]
     values = ", ".join([hash_sql([(o, k.type) for o, k in columns]), *(o for o, _ in columns)])
     names = ", ".join(["h", *(f"k{i}" for i in range(len(columns)))])
-    conn.execute(f"INSERT INTO {tables.touched} ({names}) SELECT DISTINCT {values} FROM {source.delta}".encode())
-    _add_outputs(conn, stage, tables, source, weight=-1)
+    owner.run(f"INSERT INTO {tables.touched} ({names}) SELECT DISTINCT {values} FROM {source.delta}")
+    _add_outputs(owner, stage, tables, source, weight=-1)
 
 
-def recompute_partitions(conn: psycopg.Connection, stage: Stage, tables: StageTables, source: StageTables) -> None:
+def recompute_partitions(owner: AsOwner, stage: Stage, tables: StageTables, source: StageTables) -> None:
     """After the input has changed: the touched partitions again with weight +1; equal rows cancel."""
-    _add_outputs(conn, stage, tables, source, weight=1)
-    consolidate_delta(conn, stage, tables)
+    _add_outputs(owner, stage, tables, source, weight=1)
+    consolidate_delta(owner, stage, tables)
 
 
 def all_rows_sql(stage: Stage, source: StageTables) -> str:
@@ -58,9 +57,7 @@ def all_rows_sql(stage: Stage, source: StageTables) -> str:
     return f"SELECT * FROM ({_block(_head(stage), source.output)}) AS f({names})"
 
 
-def _add_outputs(
-    conn: psycopg.Connection, stage: Stage, tables: StageTables, source: StageTables, *, weight: int
-) -> None:
+def _add_outputs(owner: AsOwner, stage: Stage, tables: StageTables, source: StageTables, *, weight: int) -> None:
     head = _head(stage)
     rows = source.output
     if head.keys:
@@ -73,10 +70,7 @@ def _add_outputs(
     items = ", ".join(f"(o{i})::{c.type.sql}" for i, c in enumerate(stage.columns))
     names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
     touched = "" if head.keys else f" WHERE EXISTS (SELECT FROM {tables.touched})"
-    conn.execute(
-        f"INSERT INTO {tables.delta} SELECT {items}, {weight} "
-        f"FROM ({_block(head, rows)}) AS f({names}){touched}".encode()
-    )
+    owner.run(f"INSERT INTO {tables.delta} SELECT {items}, {weight} FROM ({_block(head, rows)}) AS f({names}){touched}")
 
 
 def _block(head: PartitionHead, rows: str) -> str:

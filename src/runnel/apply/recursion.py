@@ -31,6 +31,7 @@ import psycopg
 
 from runnel.apply.output import consolidate_sql, difference_sql, output_columns, table_hash
 from runnel.apply.tables import StageTables, group_by_sql, grouped_value, hash_sql, same_sql, typed
+from runnel.catalog.owner import AsOwner
 from runnel.errors import UserError
 from runnel.model.names import quote
 from runnel.plan.stage import RecursiveHead, Stage
@@ -71,32 +72,31 @@ def create_walk(conn: psycopg.Connection, stage: Stage, tables: StageTables, own
     conn.execute(f"CREATE TEMP TABLE {bare} ({', '.join(columns)})".encode())
     conn.execute(f"CREATE INDEX ON {name} (round)".encode())
     conn.execute(f"CREATE INDEX ON {name} (h)".encode())
-    conn.execute(f"GRANT ALL ON {name} TO {quote(owner)}".encode())
+    conn.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quote(owner)}".encode())
 
 
-def merge_recursion(conn: psycopg.Connection, stage: Stage, tables: StageTables, tables_of: TablesOf) -> bool:
+def merge_recursion(owner: AsOwner, stage: Stage, tables: StageTables, tables_of: TablesOf) -> bool:
     """Differential: from the inputs' deltas to the stage's delta; whether there is any."""
-    walk = _Walk(conn, stage, tables, tables_of)
+    walk = _Walk(owner, stage, tables, tables_of)
     if not walk.look():
         return False
     try:
-        with conn.transaction():
+        with owner.conn.transaction():
             if walk.head.distinct:
                 walk.derive_again()
             else:
                 walk.add_up()
             met = f"SELECT {walk.names}, w FROM {walk.table}"
-            conn.execute(f"INSERT INTO {tables.delta} {consolidate_sql(stage, met)}".encode())
+            owner.run(f"INSERT INTO {tables.delta} {consolidate_sql(stage, met)}")
     except (_Unending, psycopg.DataError):
-        anew = build_recursion(conn, stage, tables, tables_of)
-        conn.execute(f"INSERT INTO {tables.delta} {difference_sql(stage, tables, anew)}".encode())
-    row = conn.execute(f"SELECT EXISTS (SELECT FROM {tables.delta})".encode()).fetchone()
-    return bool(row and row[0])
+        anew = build_recursion(owner, stage, tables, tables_of)
+        owner.run(f"INSERT INTO {tables.delta} {difference_sql(stage, tables, anew)}")
+    return bool(owner.value(f"SELECT EXISTS (SELECT FROM {tables.delta})", "bool"))
 
 
-def build_recursion(conn: psycopg.Connection, stage: Stage, tables: StageTables, tables_of: TablesOf) -> str:
+def build_recursion(owner: AsOwner, stage: Stage, tables: StageTables, tables_of: TablesOf) -> str:
     """Evaluate the query over its inputs as they are now; SQL of its rows, with columns `o<i>`."""
-    walk = _Walk(conn, stage, tables, tables_of)
+    walk = _Walk(owner, stage, tables, tables_of)
     columns = ", ".join(quote(c.name) for c in stage.columns)
     base = " UNION ALL ".join(walk.base_rows())
     if walk.head.distinct:
@@ -107,10 +107,10 @@ def build_recursion(conn: psycopg.Connection, stage: Stage, tables: StageTables,
         step = walk.step(f"(SELECT {columns}, pgt_depth FROM pgt_r WHERE pgt_depth <= {MAX_DEPTH})", {}, more=[depth])
         start = f"SELECT {walk.names}, 1 FROM ({base}) AS b"
         query = f"pgt_r({columns}, pgt_depth) AS ({start} UNION ALL {step}) SELECT {columns}, 1, pgt_depth FROM pgt_r"
-    conn.execute(f"TRUNCATE {walk.table}".encode())
-    conn.execute(f"INSERT INTO {walk.table} ({walk.names}, w, round) WITH RECURSIVE {query}".encode())
-    row = conn.execute(f"SELECT max(round) FROM {walk.table}".encode()).fetchone()
-    if row and row[0] is not None and row[0] > MAX_DEPTH:
+    owner.conn.execute(f"TRUNCATE {walk.table}".encode())
+    owner.run(f"INSERT INTO {walk.table} ({walk.names}, w, round) WITH RECURSIVE {query}")
+    depth_reached = owner.value(f"SELECT max(round) FROM {walk.table}", "int4")
+    if depth_reached is not None and depth_reached > MAX_DEPTH:
         raise _endless(walk.head, MAX_DEPTH)
     return f"SELECT {walk.names} FROM {walk.table}"
 
@@ -131,9 +131,9 @@ def _at_most(rows: int) -> str:
 class _Walk:
     """The statements of one recursive stage."""
 
-    def __init__(self, conn: psycopg.Connection, stage: Stage, tables: StageTables, tables_of: TablesOf) -> None:
+    def __init__(self, owner: AsOwner, stage: Stage, tables: StageTables, tables_of: TablesOf) -> None:
         assert isinstance(stage.head, RecursiveHead)
-        self.conn, self.stage, self.head, self.tables, self.tables_of = conn, stage, stage.head, tables, tables_of
+        self.owner, self.stage, self.head, self.tables, self.tables_of = owner, stage, stage.head, tables, tables_of
         self.table = walk_table(tables)
         self.columns = output_columns(stage)
         self.types = [t for _, t in self.columns]
@@ -152,8 +152,7 @@ class _Walk:
         if not items:
             return False
         probes = ", ".join(f"(SELECT count(*) FROM {self.tables_of(i.stage).delta})" for i in items)
-        row = self.conn.execute(f"SELECT {probes}".encode()).fetchone()
-        assert row is not None
+        (row,) = self.owner.rows(f"SELECT {probes}", ["int8"] * len(items))
         bases = len(self.head.bases)
         self.changed_bases = [i for i, new in enumerate(row[:bases]) if new]
         self.sizes = {i: new for i, new in enumerate(row[bases:]) if new}
@@ -177,8 +176,7 @@ class _Walk:
         limit: int | None = None
         while new:
             if total > _ALLOWANCE and limit is None:
-                row = self.conn.execute(f"SELECT count(*) FROM {self.tables.output}".encode()).fetchone()
-                limit = _ALLOWANCE + _GROWTH * (row[0] if row else 0)
+                limit = _ALLOWANCE + _GROWTH * self.owner.value(f"SELECT count(*) FROM {self.tables.output}", "int8")
             if self.round > PATIENCE or (limit is not None and total > limit):
                 raise _Unending
             new = self._add(self.step(self._last_round(), {}, weight=f"{quote(self.head.reference)}.pgt_w"))
@@ -186,10 +184,10 @@ class _Walk:
 
     def _add(self, rows: str) -> int:
         items = ", ".join(grouped_value(n, t) for n, t in self.columns)
-        added = self.conn.execute(
+        added = self.owner.run(
             f"INSERT INTO {self.table} ({self.names}, w, round) SELECT {items}, sum(w), {self.round} "
-            f"FROM ({rows}) AS x GROUP BY {group_by_sql(self.columns)} HAVING sum(w) <> 0".encode()
-        ).rowcount
+            f"FROM ({rows}) AS x GROUP BY {group_by_sql(self.columns)} HAVING sum(w) <> 0"
+        )
         self.round += 1
         self.last = added
         return added
@@ -237,11 +235,11 @@ class _Walk:
             raise _endless(self.head, MAX_ROUNDS)
         items = ", ".join(f"{grouped_value(n, t)} AS {n}" for n, t in self.columns)
         rows = f"SELECT {items} FROM ({' UNION ALL '.join(parts)}) AS x GROUP BY {group_by_sql(self.columns)}"
-        added = self.conn.execute(
+        added = self.owner.run(
             f"INSERT INTO {self.table} ({self.names}, w, round, h) SELECT {self.names}, {weight}, {self.round}, h "
             f"FROM (SELECT *, {hash_sql(self.columns)} AS h FROM ({rows}) AS d OFFSET 0) AS c "
-            f"WHERE {condition}".encode()
-        ).rowcount
+            f"WHERE {condition}"
+        )
         self.round += 1
         self.last = added
         return added
@@ -296,9 +294,10 @@ class _Walk:
         same = same_sql(self._of("pgt_v"), values, self.types)
         nulls = [f"o{i} IS NULL" for i in self.head.plain]
         grouped = f" GROUP BY {', '.join(nulls)}" if nulls else ""
-        patterns = self.conn.execute(
-            f"SELECT {', '.join(['count(*)', *nulls])} FROM {self.table} WHERE w < 0{grouped}".encode()
-        ).fetchall()
+        patterns = self.owner.rows(
+            f"SELECT {', '.join(['count(*)', *nulls])} FROM {self.table} WHERE w < 0{grouped}",
+            ["int8", *("bool" for _ in nulls)],
+        )
         for count, *pattern in patterns:
             narrow = [same]
             of_pattern = ["w < 0"]

@@ -15,10 +15,11 @@ import psycopg
 
 from runnel.apply.counters import counter_columns
 from runnel.apply.ddl import key_definitions, value_definitions
-from runnel.apply.load import load_columns
+from runnel.apply.load import load_columns, raw_columns
 from runnel.apply.output import output_columns
 from runnel.apply.recursion import create_walk, walk_table
 from runnel.apply.tables import StageTables, typed
+from runnel.catalog.owner import mark_session
 from runnel.model.names import quote
 from runnel.plan.stage import GroupHead, PartitionHead, RecursiveHead, Stage
 
@@ -45,6 +46,7 @@ class Scratch:
             used = self._used.setdefault(pgt_id, set())
             self._empty(conn, [n for stage, tables in places if stage.index in used for n in _names(stage, tables)])
         else:
+            mark_session(conn)
             for stage, tables in places:
                 # The engine owns them, not the table's owner, whose DROP OWNED would take them from a running session.
                 _create(conn, stage, tables, owner)
@@ -80,6 +82,7 @@ def _specs(stage: Stage, tables: StageTables) -> dict[str, list[str]]:
     """(name, column definitions) of a stage's temporary tables."""
     specs = {
         tables.load: [definition for _, definition in load_columns(stage)],
+        **({tables.raw: raw} if (raw := raw_columns(stage)) else {}),
         tables.delta: [
             *(typed(n, t, c.collation) for (n, t), c in zip(output_columns(stage), stage.columns, strict=True)),
             "w int8",
@@ -106,6 +109,7 @@ def _create(conn: psycopg.Connection, stage: Stage, tables: StageTables, owner: 
     for name, columns in _specs(stage, tables).items():
         conn.execute(f"DROP TABLE IF EXISTS {name}".encode())
         conn.execute(f"CREATE TEMP TABLE {name.removeprefix('pg_temp.')} ({', '.join(columns)})".encode())
-        conn.execute(f"GRANT ALL ON {name} TO {quote(owner)}".encode())
+        # Not more: a trigger or an ANALYZE of the owner's would run with the rights of whoever touches the table.
+        conn.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quote(owner)}".encode())
     if isinstance(stage.head, RecursiveHead):
         create_walk(conn, stage, tables, owner)

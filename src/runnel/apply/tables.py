@@ -3,6 +3,7 @@
 | table | holds |
 |---|---|
 | `load` (temporary) | what Spark computed: carried columns, weight `w`, partial sums |
+| `raw` (temporary) | the same as text, where `load` has columns of users' types |
 | `delta` (temporary) | the stage's own output change: columns `o<i>` and weight `w` |
 | `groups` | one row per group: keys `k<i>`, row count `n`, counters per aggregate, key hash `h` |
 | `bag` | for aggregates that need their values: keys, values `v<i>`, multiplicity `n`, hashes `h` and `vh` |
@@ -44,6 +45,7 @@ class StageTables:
     """Names of a stage's tables, each ready to be put into a statement."""
 
     load: str
+    raw: str
     delta: str
     touched: str
     groups: str
@@ -64,6 +66,7 @@ def stage_tables(pgt_id: int, stage: Stage, *, is_last: bool, result: Name) -> S
     prefix = f"{pgt_id}_{stage.index}"
     return StageTables(
         load=f"pg_temp.{quote(f'pgt_load_{prefix}')}",
+        raw=f"pg_temp.{quote(f'pgt_raw_{prefix}')}",
         delta=f"pg_temp.{quote(f'pgt_delta_{prefix}')}",
         touched=f"pg_temp.{quote(f'pgt_touched_{prefix}')}",
         groups=f"pgtrickle_state.{quote(f'g_{prefix}')}",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from runnel.catalog import requests as calls
 from runnel.catalog import store
@@ -180,10 +181,12 @@ class Engine:
             spark_master=self._master,
         )
         self._control = self._open("runnel requests")
-        self._refresh = self._open("runnel refresh")
         # Builds sort and hash millions of rows; the default of 4 MB would send them to disk.
-        for setting in ("work_mem = '128MB'", "maintenance_work_mem = '256MB'", "temp_buffers = '64MB'"):
-            self._refresh.execute(f"SET {setting}".encode())
+        self._refresh = self._open(
+            "runnel refresh", work_mem="128MB", maintenance_work_mem="256MB", temp_buffers="64MB"
+        )
+        # Foreign code runs in this session, and could put a statement of its own under a prepared one's name.
+        self._refresh.prepare_threshold = None
         row = self._refresh.execute("SELECT current_user, current_user::regrole::oid::int8").fetchone()
         assert row is not None
         self._role, self._role_oid = str(row[0]), int(row[1])
@@ -199,9 +202,11 @@ class Engine:
         self._lakes = Standins()
         self._follow_lakes()
 
-    def _open(self, name: str) -> psycopg.Connection[Any]:
-        conn = psycopg.connect(self.dsn, autocommit=True, application_name=name)
-        conn.execute("SET jit = off")
+    def _open(self, name: str, **settings: str) -> psycopg.Connection[Any]:
+        # As options of the connection they are what RESET ALL returns to.
+        given = conninfo_to_dict(self.dsn).get("options") or ""
+        options = " ".join([str(given), *(f"-c {key}={value}" for key, value in {"jit": "off", **settings}.items())])
+        conn = psycopg.connect(self.dsn, autocommit=True, application_name=name, options=options.strip())
         self._connections.append(conn)
         return conn
 

@@ -8,7 +8,7 @@ behind.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -16,13 +16,13 @@ from psycopg import sql as psql
 
 from runnel.apply.output import table_hash
 from runnel.apply.tables import typed
+from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.refresh.maintained import Maintained, Mode
 from runnel.refresh.rights import check_readable
 from runnel.schedule.spec import parse_schedule
-from runnel.sql import registry
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.describe import SESSION_SETTINGS, user_error
 
@@ -95,11 +95,28 @@ def resolve_name(conn: psycopg.Connection, text: str, caller: Caller) -> Name:
     if len(parts) > 2:  # noqa: PLR2004
         raise UserError(f"invalid name {text!r}", hint="Use 'table' or 'schema.table'.", sqlstate="42602")
     with conn.transaction(force_rollback=True):
-        conn.execute("SELECT set_config('search_path', %s, true)", (caller.settings.get("search_path", "public"),))
-        conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(caller.role)))
-        schema = conn.execute("SELECT coalesce(current_schema(), 'public')").fetchone()
-    assert schema is not None
-    return Name(schema[0], parts[0])
+        path = {"search_path": caller.settings.get("search_path", "public")}
+        with as_owner(conn, caller.role, path).at_work() as asking:
+            schema = asking.value("SELECT coalesce(pg_catalog.current_schema(), 'public')", "pg_catalog.text")
+    return Name(schema, parts[0])
+
+
+_MAY_CREATE = """
+SELECT coalesce((SELECT value = 'everyone' FROM pgtrickle.pgt_settings WHERE key = 'creators'), false)
+    OR pg_has_role(%(role)s, current_user, 'MEMBER')
+    OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'pgtrickle_user' AND pg_has_role(%(role)s, oid, 'MEMBER'))
+"""
+
+
+def require_creator(conn: psycopg.Connection, caller: Caller) -> None:
+    """Stream tables put triggers on tables and work on the engine: not everybody may make some."""
+    row = conn.execute(_MAY_CREATE, {"role": caller.role}).fetchone()
+    if not (row and row[0]):
+        raise UserError(
+            f'role "{caller.role}" may not create stream tables',
+            hint=f"An administrator can allow it: GRANT pgtrickle_user TO {quote(caller.role)};",
+            sqlstate="42501",
+        )
 
 
 def session_settings(caller: Caller) -> dict[str, str]:
@@ -132,13 +149,6 @@ def _way_out(compiled: Compiled) -> str:
 
 def _check_rights(conn: psycopg.Connection, compiled: Compiled, caller: Caller) -> None:
     """PostgreSQL checks rights when a query runs; here that is too late, capture would be installed by then."""
-    engine = conn.execute("SELECT current_user").fetchone()
-    if compiled.untrusted and engine and engine[0] != caller.role:
-        raise UserError(
-            f"the query calls {compiled.untrusted[0]}(), a function that belongs to an ordinary role",
-            hint=f"{registry.FOREIGN_CODE.why[0].upper()}{registry.FOREIGN_CODE.why[1:]}.",
-            sqlstate="42501",
-        )
     check_readable(conn, caller.role, {r.oid: compiled.column_uses.get(r.oid, ()) for r in compiled.relations})
 
 
@@ -232,6 +242,7 @@ def create_log(conn: psycopg.Connection, pgt_id: int, columns: Sequence[Column],
     log = f"pgtrickle_changes.log_{pgt_id}"
     conn.execute(f"CREATE TABLE IF NOT EXISTS {log} (pgt_version int8 NOT NULL, pgt_w int8 NOT NULL, {items})".encode())
     conn.execute(f"CREATE INDEX IF NOT EXISTS log_{pgt_id}_version ON {log} (pgt_version)".encode())
+    conn.execute("SELECT pgtrickle._without_statistics(%s::regclass)", (log,))
     conn.execute(f"GRANT SELECT ON {log} TO {quote(role)}".encode())
 
 
@@ -241,10 +252,8 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
     items = ", ".join(typed(quote(c.name), c.type, c.collation) for c in columns)
     name = definition.name.sql()
     try:
-        with conn.transaction():
-            conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(definition.owner)))
-            conn.execute(f"CREATE TABLE {name} ({items})".encode())
-            conn.execute("RESET ROLE")
+        with conn.transaction(), _as_maker(conn, definition) as maker:
+            maker.run(f"CREATE TABLE {name} ({items})")
     except psycopg.Error as error:
         raise user_error(error) from None
     index_result(conn, definition)
@@ -256,6 +265,12 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
     row = conn.execute("SELECT %s::regclass::oid::int8", (name,)).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def _as_maker(conn: psycopg.Connection, definition: Definition) -> AbstractContextManager[AsOwner]:
+    """Adding a column evaluates the constraints of its type, and event triggers are told that the DDL is ours."""
+    settings = {"search_path": PINNED_PATH, "pgtrickle.internal": "on"}
+    return as_owner(conn, definition.owner, settings).at_work()
 
 
 def index_result(conn: psycopg.Connection, definition: Definition) -> None:
@@ -282,7 +297,9 @@ def reshape_result(conn: psycopg.Connection, table: Maintained, definition: Defi
         if wanted[: len(shape)] == shape:
             for column in new[len(shape) :]:
                 item = typed(quote(column.name), column.type, column.collation)
-                conn.execute(f"ALTER TABLE {name} ADD COLUMN {item}".encode())
+                with _as_maker(conn, definition) as maker:
+                    maker.run(f"ALTER TABLE {name} ADD COLUMN {item}")
+            look_away(conn)
             conn.execute(f"DROP INDEX IF EXISTS {_rows_index(conn, table)}".encode())
             index_result(conn, definition)
             return table.relid

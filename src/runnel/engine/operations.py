@@ -43,6 +43,7 @@ class Operations:
     def create(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Define and fill a stream table."""
         _check_options(args)
+        defs.require_creator(self.conn, caller)
         name = defs.resolve_name(self.conn, args["name"], caller)
         defs.refuse_existing(self.conn, name)
         definition = defs.define(

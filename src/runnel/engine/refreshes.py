@@ -15,6 +15,7 @@ import psycopg
 from runnel.apply.output import OutputDrift
 from runnel.apply.scratch import Scratch
 from runnel.catalog import store
+from runnel.catalog.owner import settle, sweep
 from runnel.catalog.rows import Refresh, StreamTable
 from runnel.catalog.sinks import add_timings, load_sinks
 from runnel.engine.registry import Registry, position, ready
@@ -22,12 +23,10 @@ from runnel.engine.standins import Standins
 from runnel.errors import RunnelError, SchemaDriftError, TransientError
 from runnel.lake.commit import LakeConflict
 from runnel.model.frontier import Frontier
-from runnel.model.names import Name
 from runnel.publish.columns import published
 from runnel.publish.model import Refreshed, Result
 from runnel.publish.publisher import Later, Publication, Publisher, exports, publishes
 from runnel.refresh.maintained import Maintained, Outcome
-from runnel.refresh.rights import lock_result
 from runnel.refresh.transaction import RefreshTransaction
 from runnel.schedule.choose import MIN_CHANGES, full_is_cheaper
 from runnel.schedule.dag import descendants, ordered
@@ -123,8 +122,7 @@ class Refresher:
             nonlocal count
             if table.id == pgt_id:
                 found.extend(transaction.differences(table))
-                row = self.conn.execute(f"SELECT count(*) FROM {table.name.sql()}".encode()).fetchone()
-                count = row[0] if row else 0
+                count = transaction.count(table)
 
         outcomes = self._transaction(members, "MANUAL", time.time(), None, after=compare)
         return outcomes, found, count
@@ -146,7 +144,6 @@ class Refresher:
         current = members[0]
         try:
             with self.publisher.publication(self.conn) as publication, self.conn.transaction():
-                self._lock_results(members)
                 if before is not None:
                     before(publication)
                 self.registry.reload(self.conn)
@@ -170,6 +167,8 @@ class Refresher:
                     self._record(outcome, at.frontier, initiated_by, started)
                     if after is not None:
                         after(transaction, table)
+                if any(table.owner != self.role for table in tables):
+                    sweep(self.conn)
                 publication.commit_others()
                 committing = time.perf_counter()
             for outcome in outcomes:
@@ -186,6 +185,7 @@ class Refresher:
             self.lakes.catalogs.finish()
             if not self.conn.closed:
                 self.conn.isolation_level = None
+                settle(self.conn)
         for later in publication.later:
             self._publish_large(later)
         self._report(outcomes)
@@ -201,13 +201,6 @@ class Refresher:
         if forced or not judged:
             return forced
         return full_is_cheaper(self.conn.execute(RECENT, (table.id,)).fetchall(), changes)
-
-    def _lock_results(self, members: Iterable[int]) -> None:
-        """Tables of other roles are locked before the snapshot, so that what is checked stays as it is."""
-        for member in members:
-            row = self.registry.rows[member]
-            if row.owner != self.role_oid:
-                lock_result(self.conn, Name(row.pgt_schema, row.pgt_name))
 
     def _compiled(self, members: Iterable[int]) -> list[Maintained]:
         tables = []
@@ -240,6 +233,7 @@ class Refresher:
             id=table.id,
             name=table.name,
             relid=table.relid,
+            owner=table.owner,
             columns=table.columns,
             scales=table.scales,
             delta=table.tables(table.stages[-1]).delta,
@@ -274,7 +268,9 @@ class Refresher:
         sink = self.registry.sinks.get(table.id)
         if sink is not None and sink.map_start is not None and sink.table_id is not None:
             columns = published(table.columns, table.scales)
-            self.registry.sinks[table.id] = publication.complete_map(sink, table.name, table.relid, columns)
+            self.registry.sinks[table.id] = publication.complete_map(
+                sink, table.name, table.relid, table.owner, columns
+            )
 
     def _publish_large(self, later: Later) -> None:
         """Publish by tasks what a committed transaction has written."""

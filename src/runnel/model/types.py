@@ -45,6 +45,8 @@ _PLAIN = frozenset({"int", "text", "bpchar", "bool", "date", "timestamp", "times
 
 _INT_DIGITS = {21: 5, 23: 10, 20: 19}
 
+_FIRST_USER_OID = 16384
+
 
 @dataclass(frozen=True, slots=True)
 class PgType:
@@ -59,6 +61,11 @@ class PgType:
     def family(self) -> Family:
         """The group of types that share one form and one notion of equality."""
         return "enum" if self.is_enum else _FAMILIES.get(self.oid, "other")
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether no ordinary role has a say in how its values are read: no domain, and nothing made of one."""
+        return 0 < self.oid < _FIRST_USER_OID and "." not in self.sql
 
     @property
     def is_plain(self) -> bool:

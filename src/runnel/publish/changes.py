@@ -29,9 +29,9 @@ def publish_changes(job: Job, table: LakeTable, *, resync: bool) -> Published | 
     """
     if resync:
         gone_sql, new_sql = rowmap.difference_sql(job.sink.pgt_id, job.columns, job.result.name.sql())
-        gone = sorted(row[0] for row in job.conn.execute(gone_sql.encode()))
+        gone = sorted(row[0] for row in job.owner.rows(gone_sql, ["int8"], writes=True))
     else:
-        gone, expected = rowmap.take_deleted(job.conn, job.sink.pgt_id, job.columns, job.result.delta)
+        gone, expected = rowmap.take_deleted(job.owner, job.sink.pgt_id, job.columns, job.result.delta)
         if len(gone) != expected:
             return f"{expected - len(gone)} of {expected} rows to remove were never published"
         new_sql = delta_sql(job)

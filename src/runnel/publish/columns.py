@@ -11,7 +11,7 @@ import pyarrow as pa
 from runnel.apply.tables import identity_sql
 from runnel.errors import UserError
 from runnel.lake.model import LakeColumn, LakeTable
-from runnel.lake.types import decimal_bounds, lake_type
+from runnel.lake.types import decimal_bounds, lake_type, pg_type
 from runnel.model.types import Column, PgType
 
 SETTINGS: Mapping[str, str] = {
@@ -47,6 +47,21 @@ class PublishedColumn:
         if self.lake == "json" and self.type.sql.endswith("[]"):
             return f"to_jsonb({value})::text"
         return f"({value})::text" if self.lake in ("varchar", "json", "uuid") else value
+
+    @property
+    def read_type(self) -> str:
+        """The built-in type of `read_sql`."""
+        if decimal_bounds(self.lake) is not None:
+            return "numeric"
+        return "text" if self.lake in ("blob", "json", "uuid") else pg_type(LakeColumn(0, self.name, self.lake))
+
+    @property
+    def native_type(self) -> str:
+        """The built-in type of `native_sql`."""
+        if decimal_bounds(self.lake) is not None:
+            return "text"
+        binary = {"blob": "bytea", "uuid": "uuid"}
+        return binary.get(self.lake, self.read_type)
 
     def native_sql(self, value: str) -> str:
         """The value in a type whose binary form is read without loss; decimals are text."""

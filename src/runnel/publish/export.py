@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import Any
 
-import psycopg
 import pyarrow as pa
 
+from runnel.catalog.owner import AsOwner
 from runnel.catalog.sinks import Sink
 from runnel.lake.model import Lake, LakeColumn
 from runnel.lake.parquet import encode_files
@@ -19,18 +18,16 @@ from runnel.publish.uploads import Uploads, store_options
 from runnel.publish.views import LOG_COLUMNS
 from runnel.publish.write import Reading, changes_sql, logged
 
-Connection = psycopg.Connection[Any]
-
 
 def export_changes(
-    conn: Connection, uploads: Uploads, sink: Sink, result: Result, refreshed: Refreshed, lakes: Iterable[Lake]
+    owner: AsOwner, uploads: Uploads, sink: Sink, result: Result, refreshed: Refreshed, lakes: Iterable[Lake]
 ) -> str:
     """Write a refresh's changes; the file's path. Names sort by time."""
     assert sink.delta_export_path is not None
     columns = published(result.columns, result.scales)
     types = [*((c.name, c.lake) for c in columns), *LOG_COLUMNS]
     own = [LakeColumn(i, name, type) for i, (name, type) in enumerate(types, 1)]
-    reading = Reading(conn, columns, own[: len(columns)], result.name, hashed=False)
+    reading = Reading(owner, columns, own[: len(columns)], result.name, hashed=False)
     batches = reading.batches(changes_sql(len(columns), result.delta), [("action", pa.string())])
     moment = dt.datetime.fromisoformat(refreshed.at).astimezone(dt.UTC)
     name = f"{moment:%Y%m%dT%H%M%S%f}Z_{refreshed.id}.parquet"

@@ -13,6 +13,7 @@ import psycopg
 
 from runnel.catalog import sinks
 from runnel.catalog.migrate import package_version
+from runnel.catalog.owner import AsOwner
 from runnel.catalog.sinks import Sink
 from runnel.lake.commit import Draft, begin_snapshot, finish
 from runnel.lake.model import LakeColumn, LakeTable
@@ -45,6 +46,8 @@ class Job:
 
     conn: psycopg.Connection[Any]
     """The refresh's own transaction; also the lake's, unless that is on another server."""
+    owner: AsOwner
+    """The way to read the stream table's rows in it."""
     session: LakeSession
     files: FileWriter
     stored: StoredFiles
@@ -79,7 +82,7 @@ class Job:
     def reading(self, table: LakeTable) -> Reading:
         """A way to read rows for the table."""
         own = self.lake_columns(table)[: len(self.columns)]
-        return Reading(self.conn, self.columns, own, self.result.name, hashed=self.mapped)
+        return Reading(self.owner, self.columns, own, self.result.name, hashed=self.mapped)
 
     @contextmanager
     def snapshot(self) -> Iterator[Draft]:

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from runnel.catalog import sinks
+from runnel.catalog.owner import AsOwner
 from runnel.catalog.sinks import Sink
 from runnel.lake.storage import open_store
 from runnel.model.names import Name, quote
@@ -34,8 +35,7 @@ _LEAST_PAGES, _MOST_PAGES = 2048, 32768
 def is_large(job: Job) -> bool:
     """Whether tasks should write the table."""
     limited = f"SELECT count(*) FROM (SELECT FROM {job.result.name.sql()} LIMIT {SMALL_ROWS + 1}) AS t"
-    row = job.conn.execute(limited.encode()).fetchone()
-    return row is not None and bool(row[0] > SMALL_ROWS)
+    return bool(job.owner.value(limited, "int8") > SMALL_ROWS)
 
 
 def prepare_large(job: Job) -> int | None:
@@ -92,17 +92,15 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
     return Published(draft.id, count, job.standing.rows, why)
 
 
-def complete_map(
-    conn: psycopg.Connection, sink: Sink, name: Name, relid: int, columns: Sequence[PublishedColumn]
-) -> Sink:
+def complete_map(owner: AsOwner, sink: Sink, name: Name, relid: int, columns: Sequence[PublishedColumn]) -> Sink:
     """Build the map of a table that was published in physical order and has not changed since; the sink as it is then.
 
     If the table is not as it was (somebody has written to it, or CLUSTER has moved its rows), it is published anew.
     """
     assert sink.map_start is not None
-    mapped = None
+    conn, mapped = owner.conn, None
     if sink.map_storage == _file_node(conn, relid):
-        mapped = rowmap.fill_from(conn, sink.pgt_id, columns, name.sql(), sink.map_start)
+        mapped = rowmap.fill_from(owner, sink.pgt_id, columns, name.sql(), sink.map_start)
     done = replace(sink, map_start=None, map_storage=None)
     if mapped != sink.row_count:
         rowmap.drop_map(conn, sink.pgt_id)
@@ -134,11 +132,14 @@ def _queries(job: Job, tasks: int) -> list[str]:
     pages = max(1, int(row[0]))
     size = max(_LEAST_PAGES, min(_MOST_PAGES, -(-pages // tasks)))
     items = [column.native_sql(f"t.{quote(column.name)}") for column in job.columns]
+    types = [column.native_type for column in job.columns]
     if job.logs:
+        types += ["text", "int8", "timestamptz"]
         items += ["'insert'", f"{job.refreshed.id}::int8", f"'{job.refreshed.at}'::timestamptz"]
     listed = ", ".join(f"{item} AS o{i}" for i, item in enumerate(items))
     queries = []
     for start in range(0, pages, size):
         upper = "" if start + size >= pages else f" AND t.ctid < '({start + size},0)'::tid"
-        queries.append(f"SELECT {listed} FROM ONLY {job.result.name.sql()} t WHERE t.ctid >= '({start},0)'::tid{upper}")
+        text = f"SELECT {listed} FROM ONLY {job.result.name.sql()} t WHERE t.ctid >= '({start},0)'::tid{upper}"
+        queries.append(job.owner.select_sql(text, types))
     return queries

@@ -17,6 +17,8 @@ class Result:
     id: int
     name: Name
     relid: int
+    owner: str
+    """The role with whose rights its rows are read."""
     columns: tuple[Column, ...]
     delta: str
     """The temporary table of changes: columns o<i> and weight w."""

@@ -18,6 +18,7 @@ import psycopg
 
 from runnel.catalog import sinks
 from runnel.catalog.lakes import load_lake, load_lakes
+from runnel.catalog.owner import AsOwner, as_owner
 from runnel.catalog.sinks import Sink
 from runnel.errors import RunnelError, TransientError
 from runnel.lake import catalog
@@ -117,8 +118,9 @@ class Publication:
     def publish(self, sink: Sink, result: Result, refreshed: Refreshed) -> Published | None:
         """Publish what a refresh did to a stream table; None when there is nothing to say."""
         if exports(sink, refreshed.changed):
-            self._prepare()
-            export_changes(self.conn, self.uploads, sink, result, refreshed, load_lakes(self.conn).values())
+            export_changes(
+                self._owner(result.owner), self.uploads, sink, result, refreshed, load_lakes(self.conn).values()
+            )
         if not publishes(sink, refreshed.changed, result.definition_version):
             return None
         began = time.perf_counter()
@@ -138,10 +140,9 @@ class Publication:
         self._finish(job, done, began)
         return done
 
-    def complete_map(self, sink: Sink, name: Name, relid: int, columns: Sequence[PublishedColumn]) -> Sink:
+    def complete_map(self, sink: Sink, name: Name, relid: int, owner: str, columns: Sequence[PublishedColumn]) -> Sink:
         """Build the row map that a large publication has left for later; before the table changes."""
-        self._prepare()
-        return complete_map(self.conn, sink, name, relid, columns)
+        return complete_map(self._owner(owner), sink, name, relid, columns)
 
     def drop(self, sink: Sink, *, why: str) -> None:
         """Drop a stream table's table and view in the lake, and forget the sink."""
@@ -218,7 +219,6 @@ class Publication:
 
     def _job(self, sink: Sink, result: Result, refreshed: Refreshed) -> Job:
         assert sink.lake is not None
-        self._prepare()
         session = self._session(sink.lake)
         if sink.table_id is None:
             standing = Standing(catalog.head(session.observer, session.lake), None)
@@ -228,6 +228,7 @@ class Publication:
         check_columns(sink, result.name, [c.name for c in columns])
         return Job(
             conn=self.conn,
+            owner=self._owner(result.owner),
             session=session,
             files=FileWriter(session.lake, self.uploads, sink.compression),
             stored=self.publisher.stored,
@@ -239,9 +240,11 @@ class Publication:
             next_snapshot=max(standing.head, self._snapshots.get(sink.lake, 0)) + 1,
         )
 
-    def _prepare(self) -> None:
-        settings = ", ".join(f"set_config('{key}', '{value}', true)" for key, value in SETTINGS.items())
-        self.conn.execute(f"SELECT {settings}".encode())
+    def _owner(self, role: str) -> AsOwner:
+        owner = as_owner(self.conn, role, SETTINGS)
+        if owner.runner is None:
+            owner.apply_settings()
+        return owner
 
     def _session(self, name: str) -> LakeSession:
         if name not in self._lakes:
@@ -294,6 +297,6 @@ def _distrusts_delta(job: Job) -> bool:
         return True
     if refreshed.action == "DIFFERENTIAL":
         return False
-    row = job.conn.execute(f"SELECT count(*) FROM {job.result.name.sql()}".encode()).fetchone()
-    assert row is not None and job.sink.row_count is not None
-    return bool(row[0] != job.sink.row_count + refreshed.inserted - refreshed.deleted)
+    count = job.owner.value(f"SELECT count(*) FROM {job.result.name.sql()}", "int8")
+    assert job.sink.row_count is not None
+    return bool(count != job.sink.row_count + refreshed.inserted - refreshed.deleted)

@@ -14,11 +14,18 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from runnel.catalog.owner import AsOwner
 from runnel.model.names import quote
 from runnel.publish.columns import PublishedColumn, identities
 
 Connection = psycopg.Connection[Any]
 Columns = Sequence[PublishedColumn]
+
+# A plain scan from the first page on is what gives rows the order in which tasks read their slices.
+_PHYSICAL_ORDER = {
+    "synchronize_seqscans": "off", "max_parallel_workers_per_gather": "0", "enable_indexscan": "off",
+    "enable_indexonlyscan": "off", "enable_bitmapscan": "off",
+}  # fmt: skip
 
 
 def map_table(pgt_id: int) -> str:
@@ -26,11 +33,13 @@ def map_table(pgt_id: int) -> str:
     return f"pgtrickle_state.{quote(f'lake_{pgt_id}')}"
 
 
-def create_map(conn: Connection, pgt_id: int) -> None:
-    """An empty map in place of whatever was there."""
-    table = map_table(pgt_id)
+def create_map(owner: AsOwner, pgt_id: int) -> None:
+    """An empty map in place of whatever was there. It is the engine's; rows are hashed with the owner's rights."""
+    table, conn = map_table(pgt_id), owner.conn
     conn.execute(f"DROP TABLE IF EXISTS {table}".encode())
     conn.execute(f"CREATE TABLE {table} (h int8 NOT NULL, h2 int8 NOT NULL, row_id int8 NOT NULL)".encode())
+    if owner.runner is not None:
+        conn.execute(f"GRANT SELECT, INSERT, DELETE ON {table} TO {quote(owner.runner.role)}".encode())
 
 
 def index_map(conn: Connection, pgt_id: int) -> None:
@@ -56,11 +65,11 @@ def add_rows(conn: Connection, pgt_id: int, hashes: Iterable[tuple[pa.Array, pa.
             copy.write(buffer.getvalue())
 
 
-def take_deleted(conn: Connection, pgt_id: int, columns: Columns, delta: str) -> tuple[list[int], int]:
+def take_deleted(owner: AsOwner, pgt_id: int, columns: Columns, delta: str) -> tuple[list[int], int]:
     """Remove the rows that a delta takes away; (their row ids, how many there should have been)."""
     names = [f"d.o{i}" for i in range(len(columns))]
     h, h2 = identities(columns, names)
-    rows = conn.execute(
+    rows = owner.rows(
         f"""WITH gone AS MATERIALIZED (
                 SELECT {h} AS h, {h2} AS h2, sum(-d.w)::int8 AS n FROM {delta} AS d WHERE d.w < 0 GROUP BY 1, 2),
             chosen AS (
@@ -70,10 +79,12 @@ def take_deleted(conn: Connection, pgt_id: int, columns: Columns, delta: str) ->
                 DELETE FROM {map_table(pgt_id)} m USING chosen c WHERE m.ctid = c.place AND c.rank <= c.n
                 RETURNING m.row_id)
             SELECT (SELECT coalesce(sum(n), 0)::int8 FROM gone), array_agg(row_id ORDER BY row_id)
-            FROM taken""".encode()
-    ).fetchone()
-    assert rows is not None
-    return list(rows[1] or ()), int(rows[0])
+            FROM taken""",
+        ["int8", "int8[]"],
+        writes=True,
+    )
+    ((expected, ids),) = rows
+    return list(ids or ()), int(expected)
 
 
 def difference_sql(pgt_id: int, columns: Columns, output: str) -> tuple[str, str]:
@@ -102,22 +113,15 @@ def difference_sql(pgt_id: int, columns: Columns, output: str) -> tuple[str, str
     return gone, new
 
 
-def fill_from(conn: Connection, pgt_id: int, columns: Columns, output: str, start: int) -> int:
+def fill_from(owner: AsOwner, pgt_id: int, columns: Columns, output: str, start: int) -> int:
     """Build the map of a table published whole in its physical order, first row id `start`; how many rows."""
     names = [f"t.{quote(c.name)}" for c in columns]
     h, h2 = identities(columns, names)
-    # A plain scan from the first page on is what gives rows the order in which tasks read their slices.
-    for setting in ("synchronize_seqscans = off", "max_parallel_workers_per_gather = 0", "enable_indexscan = off",
-                    "enable_indexonlyscan = off", "enable_bitmapscan = off"):  # fmt: skip
-        conn.execute(f"SET LOCAL {setting}".encode())
-    table = map_table(pgt_id)
-    conn.execute(f"DROP TABLE IF EXISTS {table}".encode())
-    filled = conn.execute(
-        f"CREATE TABLE {table} AS SELECT {h} AS h, {h2} AS h2, {int(start)} - 1 + row_number() OVER () AS row_id "
-        f"FROM ONLY {output} t".encode()
-    ).rowcount
-    for setting in ("synchronize_seqscans", "max_parallel_workers_per_gather", "enable_indexscan",
-                    "enable_indexonlyscan", "enable_bitmapscan"):  # fmt: skip
-        conn.execute(f"SET LOCAL {setting} = DEFAULT".encode())
-    index_map(conn, pgt_id)
+    create_map(owner, pgt_id)
+    with owner.under({**owner.settings, **_PHYSICAL_ORDER}).at_work() as scanning:
+        filled = scanning.run(
+            f"INSERT INTO {map_table(pgt_id)} (h, h2, row_id) "
+            f"SELECT {h} AS h, {h2} AS h2, {int(start)} - 1 + row_number() OVER () AS row_id FROM ONLY {output} t"
+        )
+    index_map(owner.conn, pgt_id)
     return filled

@@ -33,7 +33,7 @@ def publish_whole(job: Job, why: str) -> Published:
             starts = replace_files(job, draft, table, files)
     count = sum(file.record_count for file in files)
     if job.mapped:
-        rowmap.create_map(job.conn, job.sink.pgt_id)
+        rowmap.create_map(job.owner, job.sink.pgt_id)
         if starts:
             rowmap.add_rows(job.conn, job.sink.pgt_id, reading.hashes([f.record_count for f in files]), starts)
         rowmap.index_map(job.conn, job.sink.pgt_id)

@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
-import psycopg
 import pyarrow as pa
 
+from runnel.catalog.owner import AsOwner
 from runnel.lake.model import Lake, LakeColumn, LakeTable, WrittenFile
 from runnel.lake.parquet import Encoded, encode_delete_file, encode_files, file_name
 from runnel.lake.pgtext import text_schema, to_lake
@@ -22,8 +21,6 @@ from runnel.publish.model import Refreshed
 from runnel.publish.uploads import Uploads
 from runnel.transport import stream_csv
 
-Connection = psycopg.Connection[Any]
-
 _UPLOADS_AT_ONCE = 4
 _HASHES = (("h", pa.int64()), ("h2", pa.int64()))
 
@@ -32,7 +29,7 @@ _HASHES = (("h", pa.int64()), ("h2", pa.int64()))
 class Reading:
     """Rows of a SELECT (columns o<i>) as the lake's batches; their hashes are kept while they pass."""
 
-    conn: Connection
+    owner: AsOwner
     columns: Sequence[PublishedColumn]
     lake_columns: Sequence[LakeColumn]
     name: object
@@ -48,17 +45,18 @@ class Reading:
         items += identities(self.columns, names) if self.hashed else []
         extra = [*constants, *(_HASHES if self.hashed else ())]
         schema = text_schema(self.lake_columns, extra)
-        statement = f"COPY (SELECT {', '.join(items)} FROM ({select}) AS s) TO STDOUT (FORMAT csv)"
+        types = [column.read_type for column in self.columns]
+        types += ["text" for _ in constants] + ["int8" for _ in (_HASHES if self.hashed else ())]
+        chunks = self.owner.csv(f"SELECT {', '.join(items)} FROM ({select}) AS s", types)
         try:
-            with self.conn.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-                for batch in stream_csv(iter(copy), schema):
-                    if self.hashed:
-                        self.h.append(batch.column("h"))
-                        self.h2.append(batch.column("h2"))
-                    rows = to_lake(batch, self.lake_columns)
-                    for name, _ in constants:
-                        rows = rows.append_column(name, batch.column(name))
-                    yield rows
+            for batch in stream_csv(chunks, schema):
+                if self.hashed:
+                    self.h.append(batch.column("h"))
+                    self.h2.append(batch.column("h2"))
+                rows = to_lake(batch, self.lake_columns)
+                for name, _ in constants:
+                    rows = rows.append_column(name, batch.column(name))
+                yield rows
         except pa.ArrowInvalid as error:
             raise unreadable(self.name, self.columns, error) from error
 

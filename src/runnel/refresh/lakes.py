@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import psycopg
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from runnel.catalog.owner import AsOwner
 from runnel.errors import SchemaDriftError
 from runnel.lake.changes import ChangeSet, Expired
 from runnel.lake.scan import Scan
@@ -18,7 +18,7 @@ from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
 from runnel.refresh.maintained import LakeSource, Maintained
-from runnel.sources.arrow import leaf_schema
+from runnel.sources.arrow import leaf_schema, pg_types
 from runnel.sources.lake import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
 from runnel.sources.staging import Staging
 from runnel.sources.statements import WEIGHT, Buffer, Clock, Restriction, after_query
@@ -36,8 +36,6 @@ MANY_CHANGES = 500_000
 LARGE_SHARE = 0.3
 """More changes than both, and AUTO lets Spark read the table instead of copying the changes to PostgreSQL."""
 
-AsEngine = Callable[[], AbstractContextManager[None]]
-
 
 @dataclass
 class LakeAccess:
@@ -48,8 +46,6 @@ class LakeAccess:
     reads: LakeReads
     staging: Staging
     table: Maintained
-    as_engine: AsEngine
-    """Catalogs of lakes and staging tables belong to the engine, also in the middle of work done as the owner."""
     io: LakeIo = field(default_factory=LakeIo)
     changes: dict[int, ChangeSet] = field(default_factory=dict)
     """What waits, by stand-in; a table that is missing has no changes."""
@@ -163,12 +159,6 @@ class LakeAccess:
 
         None when they are too many, unless all must be here: then Spark's tasks read the table.
         """
-        with self.as_engine():
-            return self._stage_rows(leaf, relation, restriction, all_of_it)
-
-    def _stage_rows(
-        self, leaf: Leaf, relation: Relation, restriction: Restriction | None, all_of_it: bool
-    ) -> str | None:
         assert relation.lake is not None
         names = _names(leaf, relation)
         keys = None if restriction is None else _keys(leaf, names, restriction)
@@ -187,29 +177,29 @@ class LakeAccess:
 
     # -- whole reads by Spark --------------------------------------------------------------------------------
 
-    def frame(self, leaf: Leaf, relation: Relation, clock: Clock, dsn: str, role: str | None) -> DataFrame:
+    def frame(self, leaf: Leaf, relation: Relation, clock: Clock, dsn: str, owner: AsOwner) -> DataFrame:
         """A whole leaf as Spark reads it; what Spark cannot compute exactly its tasks let PostgreSQL compute."""
         assert relation.lake is not None
         names = _names(leaf, relation)
-        with self.as_engine():
-            scan, history = self.reads.scan(relation.lake, names), self.reads.history(relation.lake)
+        scan, history = self.reads.scan(relation.lake, names), self.reads.history(relation.lake)
         self.io.count(scan)
         precise = all(f.type != "timestamp_ns" for f in relation.lake.fields if f.name in names)
         translated = translate(leaf, relation.columns, self.table.settings) if precise else None
         if translated is None:
-            return self._staged_frame(leaf, relation, scan, clock, dsn, role)
+            return self._staged_frame(leaf, relation, scan, clock, dsn, owner)
         rows = scan_frame(self.sessions.large, scan, history).toDF(*names)
         for condition in translated.filters:
             rows = rows.where(condition)
         return rows.selectExpr(*(translated.columns or ("CAST(NULL AS BOOLEAN) AS nothing",)))
 
     def _staged_frame(
-        self, leaf: Leaf, relation: Relation, scan: Scan, clock: Clock, dsn: str, role: str | None
+        self, leaf: Leaf, relation: Relation, scan: Scan, clock: Clock, dsn: str, owner: AsOwner
     ) -> DataFrame:
         query = after_query(leaf, Name("pg_temp", TABLE).sql(), clock)
         schema = leaf_schema(leaf, weight=False)
         columns = tuple(f"{quote(c.name)} {c.type.sql}" for c in _columns(relation, _names(leaf, relation)))
-        staged = Staged(dsn, columns, query.text, query.params, self.table.settings, role, schema)
+        text = owner.select_sql(owner.merged(query.text, query.params or {"none": None}), pg_types(schema))
+        staged = Staged(dsn, columns, text, owner.settings, self.table.owner, schema)
         shares = [[spec] for spec in scan.files]
         numbers = self.sessions.large.range(0, len(shares) + 1, 1, len(shares) + 1)
         return numbers.mapInArrow(staging_reader(staged, shares, scan.inlined), from_arrow_schema(schema))

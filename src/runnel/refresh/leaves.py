@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import psycopg
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from runnel.apply.tables import TEXTUAL
+from runnel.catalog.owner import AsOwner
 from runnel.model.frontier import Frontier
 from runnel.model.names import quote
 from runnel.plan.stage import Constant, Leaf, Relation, Stage, StageRef
@@ -18,7 +18,7 @@ from runnel.refresh.changes import Pending
 from runnel.refresh.compute import LeafReader
 from runnel.refresh.lakes import LakeAccess
 from runnel.refresh.maintained import Maintained
-from runnel.sources.arrow import leaf_schema, read_arrow
+from runnel.sources.arrow import leaf_schema, pg_types, read_arrow
 from runnel.sources.restrict import is_indexed
 from runnel.sources.statements import (
     Buffer,
@@ -43,11 +43,11 @@ _SLICE_PAGES = 8192
 class LeafAccess:
     """One stream table's view of its sources during one refresh."""
 
-    conn: psycopg.Connection
+    owner: AsOwner
+    """Who reads: expressions over the leaves are the owner's."""
     dsn: str
     sessions: Sessions
     table: Maintained
-    role: str | None
     clock: Clock
     attributes: Mapping[int, Mapping[str, int]]
     """Per captured table: column name -> attribute number, as in its buffer."""
@@ -84,7 +84,7 @@ class LeafAccess:
         if relation is None:
             return None
         query = after_query(leaf, relation, self.clock, restriction=restriction)
-        return read_arrow(self.conn, query, leaf_schema(leaf, weight=False))
+        return read_arrow(self.owner, query, leaf_schema(leaf, weight=False))
 
     def _readable(self, leaf: Leaf, restriction: Restriction | None, *, all_of_it: bool = False) -> str | None:
         """The relation with the rows of a leaf; rows of a lake are staged first, unless there are too many."""
@@ -99,13 +99,13 @@ class LeafAccess:
         relation = self._readable(leaf, restriction, all_of_it=True)
         assert relation is not None
         query = after_query(leaf, relation, self.clock, restriction=restriction, keys=columns)
-        return read_arrow(self.conn, query, leaf_schema(leaf, columns, weight=True))
+        return read_arrow(self.owner, query, leaf_schema(leaf, columns, weight=True))
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """About how many rows PostgreSQL touches to find those under so many keys."""
         if isinstance(leaf.source, Constant):
             return 1.0
-        known = self.statistics.of(self.conn, self.relation_sql(leaf))
+        known = self.statistics.of(self.owner.conn, self.relation_sql(leaf))
         column = next((c.name for c in leaf.source.columns if sql == f"l{leaf.id}.{quote(c.name)}"), "")
         found = keys * known.fanout(column)
         return found if is_indexed(leaf, sql) else found + max(known.rows, 1000.0)
@@ -114,7 +114,7 @@ class LeafAccess:
         """What changed in a leaf since the frontier."""
         if not self.may_have_changed(leaf):
             return leaf_schema(leaf, weight=True).empty_table()
-        return read_arrow(self.conn, self.delta_query(leaf, frontier), leaf_schema(leaf, weight=True))
+        return read_arrow(self.owner, self.delta_query(leaf, frontier), leaf_schema(leaf, weight=True))
 
     def delta_query(self, leaf: Leaf, frontier: Frontier) -> Query:
         """The SELECT of what changed in a leaf since the frontier."""
@@ -164,24 +164,23 @@ class LeafAccess:
         relation = leaf.source
         assert isinstance(relation, Relation)
         if relation.lake is not None:
-            return self.lakes.frame(leaf, relation, self.clock, self.dsn, self.role)
+            return self.lakes.frame(leaf, relation, self.clock, self.dsn, self.owner)
         queries: list[str] = []
-        params: Mapping[str, object] = {}
         for name, pages in self._parts(leaf):
             for start in range(0, max(pages, 1), _SLICE_PAGES):
                 end = start + _SLICE_PAGES
                 upper = "" if end >= pages else f" AND r.ctid < '({end},0)'::tid"
                 query = after_query(leaf, name, self.clock, where=f"r.ctid >= '({start},0)'::tid{upper}")
-                queries.append(query.text)
-                params = query.params
-        read = slice_reader(self.dsn, self._export(), self.table.settings, self.role, params, schema, queries)
+                text = self.owner.merged(query.text, query.params or {"none": None})
+                queries.append(self.owner.select_sql(text, pg_types(schema)))
+        read = slice_reader(self.dsn, self._export(), self.owner.settings, schema, queries)
         # A range of n partitions puts exactly one slice into each task.
         slices = self.sessions.large.range(0, len(queries), 1, len(queries))
         return slices.mapInArrow(read, from_arrow_schema(schema))
 
     def _export(self) -> str:
         if self._snapshot is None:
-            row = self.conn.execute("SELECT pg_export_snapshot()").fetchone()
+            row = self.owner.conn.execute("SELECT pg_export_snapshot()").fetchone()
             assert row is not None
             self._snapshot = str(row[0])
         return self._snapshot
@@ -201,7 +200,7 @@ class LeafAccess:
     def _size(self, oid: int) -> tuple[float, list[tuple[str, int]]]:
         """Estimated rows, and the physical relations with their pages."""
         if oid not in self._sizes:
-            found = self.conn.execute(
+            found = self.owner.conn.execute(
                 "WITH RECURSIVE below(oid) AS (SELECT %s::oid UNION "
                 "SELECT i.inhrelid FROM pg_inherits i JOIN below b ON i.inhparent = b.oid) "
                 "SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), "

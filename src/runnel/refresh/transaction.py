@@ -7,14 +7,11 @@ before that leaves nothing behind. Tasks that read large tables import the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import psycopg
 import pyarrow as pa
-from psycopg import sql as psql
 
 from runnel.apply import ddl
 from runnel.apply.groups import build_groups, merge_groups, outputs_sql
@@ -24,6 +21,7 @@ from runnel.apply.partitions import all_rows_sql, recompute_partitions, touch_pa
 from runnel.apply.recursion import build_recursion, merge_recursion
 from runnel.apply.scratch import Scratch
 from runnel.apply.tables import TEXTUAL, StageTables
+from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import Frontier
 from runnel.model.names import quote
@@ -33,7 +31,7 @@ from runnel.refresh.compute import Counters, compute_stage
 from runnel.refresh.lakes import LakeAccess
 from runnel.refresh.leaves import LeafAccess
 from runnel.refresh.maintained import Action, Maintained, Outcome, Position
-from runnel.refresh.rights import check_attached, check_readable
+from runnel.refresh.rights import check_readable
 from runnel.refresh.steps import Steps
 from runnel.sources.catalogs import LakeCatalogs
 from runnel.sources.lake import LakeReads
@@ -41,7 +39,6 @@ from runnel.sources.staging import Staging
 from runnel.sources.statements import Clock
 from runnel.sources.statistics import Statistics
 from runnel.spark.session import Sessions
-from runnel.sql.describe import apply_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,6 @@ class RefreshTransaction:
             return outcome
         counters = Counters()
         if table.owner != self.engine_role:
-            check_attached(self.conn, table.name, table.relid, table.sources)
             check_readable(self.conn, table.owner, {**table.sources, **{s.oid: s.columns for s in table.lakes}})
         self.scratch.prepare(self.conn, table.id, [(s, table.tables(s)) for s in table.stages], table.owner)
         with steps("lake"):
@@ -117,21 +113,21 @@ class RefreshTransaction:
                 lakes.stage_changes()
             elif table.plan is None:
                 lakes.stage_whole()
-        with self._as_owner(table) as role:
+        with self.as_owner(table).at_work() as owner:
             access = LeafAccess(
-                self.conn, self.dsn, self.sessions, table, role, Clock(position.frontier.clock, self.at.now),
+                owner, self.dsn, self.sessions, table, Clock(position.frontier.clock, self.at.now),
                 self._attributes(table), self.versions, pending, self.statistics, lakes, fresh=frozenset(self.fresh),
             )  # fmt: skip
             if action == "DIFFERENTIAL":
-                changed = self._differential(table, position, access, counters, steps)
+                changed = self._differential(owner, table, position, access, counters, steps)
             elif table.plan is None:
-                changed = self._recompute_in_postgres(table, steps)
+                changed = self._recompute_in_postgres(owner, table, steps)
             else:
-                changed = self._rebuild(table, access, counters, steps)
+                changed = self._rebuild(owner, table, access, counters, steps)
             if changed:
                 last = table.stages[-1]
                 with steps("apply"):
-                    inserted, deleted = apply_delta(self.conn, last, table.tables(last))
+                    inserted, deleted = apply_delta(owner, last, table.tables(last))
                 outcome.rows_inserted, outcome.rows_deleted = inserted, deleted
                 changed = bool(inserted or deleted)
         outcome.changed = changed
@@ -169,7 +165,7 @@ class RefreshTransaction:
         return "DIFFERENTIAL", None
 
     def _lake_access(self, table: Maintained) -> LakeAccess:
-        return LakeAccess(self.conn, self.sessions, self.lakes, self.staging, table, partial(self._as_engine, table))
+        return LakeAccess(self.conn, self.sessions, self.lakes, self.staging, table)
 
     def _frontier(self, table: Maintained, lakes: LakeAccess) -> Frontier:
         return Frontier(
@@ -183,7 +179,13 @@ class RefreshTransaction:
     # -- the three ways ------------------------------------------------------------------------------------
 
     def _differential(
-        self, table: Maintained, position: Position, access: LeafAccess, counters: Counters, steps: Steps
+        self,
+        owner: AsOwner,
+        table: Maintained,
+        position: Position,
+        access: LeafAccess,
+        counters: Counters,
+        steps: Steps,
     ) -> bool:
         changed = False
         for stage in table.stages:
@@ -193,28 +195,29 @@ class RefreshTransaction:
                 if changed:
                     with steps("merge"):
                         source = table.tables_at(stage.head.source.index)
-                        recompute_partitions(self.conn, stage, tables, source)
+                        recompute_partitions(owner, stage, tables, source)
             elif isinstance(stage.head, RecursiveHead):
                 self.scratch.use(table.id, [stage.index])
                 with steps("merge"):
-                    changed = merge_recursion(self.conn, stage, tables, table.tables_at)
+                    changed = merge_recursion(owner, stage, tables, table.tables_at)
             else:
-                changed = self._load_changes(stage, tables, position, access, counters, steps)
+                changed = self._load_changes(owner, stage, tables, position, access, counters, steps)
                 if changed:
                     with steps("merge"):
                         if isinstance(stage.head, GroupHead):
-                            merge_groups(self.conn, stage, tables)
+                            merge_groups(owner, stage, tables)
                         else:
-                            self.conn.execute(f"INSERT INTO {tables.delta} {_rows_sql(table, stage)}".encode())
+                            owner.run(f"INSERT INTO {tables.delta} {_rows_sql(table, stage)}")
             if changed:
                 self.scratch.use(table.id, [stage.index])
             if changed and not table.is_last(stage):
                 with steps("merge"):
-                    self._hand_on(table, stage, access)
+                    self._hand_on(owner, table, stage, access)
         return changed
 
     def _load_changes(
         self,
+        owner: AsOwner,
         stage: Stage,
         tables: StageTables,
         position: Position,
@@ -231,7 +234,7 @@ class RefreshTransaction:
                     leaf = branch.leaves[0]
                     if access.may_have_changed(leaf):
                         query = access.delta_query(leaf, position.frontier)
-                        loaded = load_query(self.conn, stage, tables, number, query)
+                        loaded = load_query(owner, stage, tables, number, query)
                         counters.read(leaf, loaded)
                         total += loaded
             return total > 0
@@ -246,10 +249,10 @@ class RefreshTransaction:
         if rows is None or not rows.num_rows:
             return False
         with steps("load"):
-            load(self.conn, stage, tables, rows)
+            load(owner, stage, tables, rows)
         return True
 
-    def _hand_on(self, table: Maintained, stage: Stage, access: LeafAccess) -> None:
+    def _hand_on(self, owner: AsOwner, table: Maintained, stage: Stage, access: LeafAccess) -> None:
         """Apply a hidden stage's delta, after the stages that recompute partitions have seen what it replaces."""
         tables = table.tables(stage)
         row = self.conn.execute(f"SELECT EXISTS (SELECT FROM {tables.delta})".encode()).fetchone()
@@ -260,10 +263,10 @@ class RefreshTransaction:
         for reader in table.stages[stage.index + 1 :]:
             if isinstance(reader.head, PartitionHead) and reader.head.source.index == stage.index:
                 self.scratch.use(table.id, [reader.index])
-                touch_partitions(self.conn, reader, table.tables(reader), tables)
-        apply_delta(self.conn, stage, tables)
+                touch_partitions(owner, reader, table.tables(reader), tables)
+        apply_delta(owner, stage, tables)
 
-    def _rebuild(self, table: Maintained, access: LeafAccess, counters: Counters, steps: Steps) -> bool:
+    def _rebuild(self, owner: AsOwner, table: Maintained, access: LeafAccess, counters: Counters, steps: Steps) -> bool:
         """Recompute every stage on Spark; the result's rows that differ become its delta."""
         self.scratch.use(table.id, [stage.index for stage in table.stages])
         for stage in table.stages:
@@ -273,31 +276,28 @@ class RefreshTransaction:
                     rows = compute_stage(self.sessions, stage, None, access.reader(), counters, steps)
                 assert rows is not None
                 with steps("load"):
-                    load(self.conn, stage, tables, rows)
+                    load(owner, stage, tables, rows)
             with steps("merge"):
-                with self._as_engine(table):
-                    ddl.create_state(self.conn, stage, tables, table.owner, is_last=last)
+                ddl.create_state(self.conn, stage, tables, table.owner, is_last=last)
                 if isinstance(stage.head, GroupHead):
-                    build_groups(self.conn, stage, tables)
-                    with self._as_engine(table):
-                        ddl.index_state(self.conn, stage, tables)
+                    build_groups(owner, stage, tables)
+                    ddl.index_state(self.conn, stage, tables)
                     output = _expanded(stage, outputs_sql(stage, tables, weight=1, touched_only=False))
                 elif isinstance(stage.head, PartitionHead):
                     output = all_rows_sql(stage, table.tables_at(stage.head.source.index))
                 elif isinstance(stage.head, RecursiveHead):
-                    output = build_recursion(self.conn, stage, tables, table.tables_at)
+                    output = build_recursion(owner, stage, tables, table.tables_at)
                 else:
                     output = _expanded(stage, _named(stage, _rows_sql(table, stage)))
                 if last:
-                    self.conn.execute(f"INSERT INTO {tables.delta} {difference_sql(stage, tables, output)}".encode())
+                    owner.run(f"INSERT INTO {tables.delta} {difference_sql(stage, tables, output)}")
                 else:
                     names = ", ".join(quote(c.name) for c in stage.columns)
-                    self.conn.execute(f"INSERT INTO {tables.output} ({names}) {output}".encode())
-                    with self._as_engine(table):
-                        ddl.index_output(self.conn, stage, tables)
+                    owner.run(f"INSERT INTO {tables.output} ({names}) {output}")
+                    ddl.index_output(self.conn, stage, tables)
         return True
 
-    def _recompute_in_postgres(self, table: Maintained, steps: Steps) -> bool:
+    def _recompute_in_postgres(self, owner: AsOwner, table: Maintained, steps: Steps) -> bool:
         """Queries that have no plan: PostgreSQL evaluates them, and only the difference is written."""
         (stage,) = table.stages
         tables = table.tables(stage)
@@ -305,7 +305,7 @@ class RefreshTransaction:
         names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
         with steps("query"):
             delta = difference_sql(stage, tables, f"SELECT * FROM ({table.staged or table.query}) AS q({names})")
-            self.conn.execute(f"INSERT INTO {tables.delta} {delta}".encode())
+            owner.run(f"INSERT INTO {tables.delta} {delta}")
         return True
 
     # -- verification --------------------------------------------------------------------------------------
@@ -325,41 +325,27 @@ class RefreshTransaction:
             for n, t in ((f"o{i}", c.type) for i, c in enumerate(stage.columns))
         )
         self._lake_access(table).stage_whole()
-        with self._as_owner(table):
-            self.conn.execute("SET LOCAL extra_float_digits = -3")
-            rows = self.conn.execute(
+        with self.as_owner(table, extra_float_digits="-3").at_work() as owner:
+            rows = owner.rows(
                 f"""SELECT ROW({compared})::text, sum(w)::int8 FROM (
                       SELECT {names}, 1 AS w FROM ({table.staged or table.query}) AS q({names})
                       UNION ALL
                       SELECT {names}, -1 FROM (SELECT {current} FROM {table.name.sql()}) AS s({names})) AS d
-                    GROUP BY {compared} HAVING sum(w) <> 0 ORDER BY 1 LIMIT {int(limit)}""".encode()
-            ).fetchall()
-            self.conn.execute("SET LOCAL extra_float_digits = 1")
+                    GROUP BY {compared} HAVING sum(w) <> 0 ORDER BY 1 LIMIT {int(limit)}""",
+                ["text", "int8"],
+            )
         return [(str(r), int(w)) for r, w in rows]
+
+    def count(self, table: Maintained) -> int:
+        """The rows of a stream table."""
+        with self.as_owner(table).at_work() as owner:
+            return int(owner.value(f"SELECT count(*) FROM {table.name.sql()}", "int8"))
 
     # -- details -------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _as_owner(self, table: Maintained) -> Iterator[str | None]:
-        """Run with the owner's rights and settings: the query must not do what its owner may not."""
-        apply_settings(self.conn, table.settings)
-        self.conn.execute("SET LOCAL search_path = pg_catalog, pg_temp")
-        role = table.owner if table.owner != self.engine_role else None
-        if role is not None:
-            self.conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(role)))
-        yield role
-        if role is not None:
-            self.conn.execute("RESET ROLE")
-
-    @contextmanager
-    def _as_engine(self, table: Maintained) -> Iterator[None]:
-        """DDL on state tables, which the engine owns, in the middle of work done as the owner."""
-        if table.owner == self.engine_role:
-            yield
-            return
-        self.conn.execute("RESET ROLE")
-        yield
-        self.conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(table.owner)))
+    def as_owner(self, table: Maintained, **more: str) -> AsOwner:
+        """The way to run a table's SQL: with its owner's rights, the creator's settings, and every name qualified."""
+        return as_owner(self.conn, table.owner, {**table.settings, "search_path": PINNED_PATH, **more})
 
     def _attributes(self, table: Maintained) -> dict[int, dict[str, int]]:
         """Attribute numbers of captured columns; a column that capture has lost is drift."""

@@ -1,4 +1,4 @@
-"""Leaves as Arrow tables, read and written by the driver through COPY."""
+"""Leaves as Arrow tables, read by the driver through COPY; Arrow tables written back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import psycopg
 import pyarrow as pa
 
+from runnel.catalog.owner import AsOwner
 from runnel.model.types import DECIMAL_DIGITS, Form
 from runnel.plan.stage import Leaf
 from runnel.sources.statements import Query
@@ -42,14 +43,23 @@ def weight_name(leaf: int) -> str:
     return f"w{leaf}"
 
 
-def read_arrow(conn: psycopg.Connection, query: Query, schema: pa.Schema) -> pa.Table:
-    """Run a SELECT and give its rows as Arrow."""
+def pg_types(schema: pa.Schema) -> list[str]:
+    """The PostgreSQL types in which the columns of a read come: one per form."""
+    return [_pg_type(field.type) for field in schema]
+
+
+def _pg_type(type_: pa.DataType) -> str:
+    if pa.types.is_decimal(type_):
+        return "numeric"
+    return {pa.int64(): "int8", pa.bool_(): "bool", pa.float64(): "float8"}.get(type_, "text")
+
+
+def read_arrow(owner: AsOwner, query: Query, schema: pa.Schema) -> pa.Table:
+    """Run a SELECT of the owner's and give its rows as Arrow."""
     chunks = bytearray()
-    statement = f"COPY ({query.text}) TO STDOUT (FORMAT csv)".encode()
     # Parameters are always passed, because percent signs in the text are always doubled.
-    with conn.cursor() as cursor, cursor.copy(statement, query.params or {"none": None}) as copy:
-        for chunk in copy:
-            chunks += chunk
+    for chunk in owner.csv(query.text, pg_types(schema), query.params or {"none": None}):
+        chunks += chunk
     return parse_csv(bytes(chunks), schema)
 
 

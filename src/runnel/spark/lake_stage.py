@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -24,10 +23,10 @@ class Staged:
     columns: tuple[str, ...]
     """Definitions of the temporary table's columns, quoted."""
     query: str
-    """A SELECT over the temporary table."""
-    params: Mapping[str, Any]
+    """A SELECT over the temporary table, with the rights of the stream table's owner."""
     settings: Mapping[str, str]
-    role: str | None
+    role: str
+    """The owner, who may read the temporary table."""
     schema: pa.Schema
 
 
@@ -65,13 +64,8 @@ def _through_postgres(staged: Staged, rows: Iterator[pa.RecordBatch]) -> Iterato
         with conn.cursor() as cursor, cursor.copy(f"COPY pg_temp.{TABLE} FROM STDIN (FORMAT csv)".encode()) as copy:
             for batch in rows:
                 copy.write(render_csv(as_text(batch)))
-        # As in the refresh itself: names are qualified, and the query does nothing that its owner may not.
-        conn.execute("SET LOCAL search_path = pg_catalog, pg_temp")
-        if staged.role is not None:
-            conn.execute(
-                sql.SQL("GRANT SELECT ON pg_temp.{} TO {}").format(sql.Identifier(TABLE), sql.Identifier(staged.role))
-            )
-            conn.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(staged.role)))
-        statement = f"COPY ({staged.query}) TO STDOUT (FORMAT csv)".encode()
-        with conn.cursor() as cursor, cursor.copy(statement, staged.params or {"none": None}) as copy:
+        conn.execute(
+            sql.SQL("GRANT SELECT ON pg_temp.{} TO {}").format(sql.Identifier(TABLE), sql.Identifier(staged.role))
+        )
+        with conn.cursor() as cursor, cursor.copy(f"COPY ({staged.query}) TO STDOUT (FORMAT csv)".encode()) as copy:
             yield from stream_csv(iter(copy), staged.schema)

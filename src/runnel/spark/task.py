@@ -6,7 +6,6 @@ Kept free of other imports: executors need psycopg, pyarrow and this module with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,14 +16,13 @@ def slice_reader(
     dsn: str,
     snapshot: str,
     settings: Mapping[str, str],
-    role: str | None,
-    params: Mapping[str, Any],
     schema: pa.Schema,
     queries: Sequence[str],
 ) -> SliceReader:
     """A function for `mapInArrow`: each input row is the number of a SELECT, its rows are the output.
 
-    The connection string travels inside the pickled function, so it is never part of a query plan's text.
+    The SELECTs bring the rights they run with (`runnel.catalog.owner`). The connection string travels inside the
+    pickled function, so it is never part of a query plan's text.
     """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -40,10 +38,7 @@ def slice_reader(
                     conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
                     for key, value in settings.items():
                         conn.execute("SELECT set_config(%s, %s, true)", (key, value))
-                    if role is not None:
-                        conn.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
-                    statement = f"COPY ({text}) TO STDOUT (FORMAT csv)".encode()
-                    with conn.cursor() as cursor, cursor.copy(statement, params or {"none": None}) as copy:
+                    with conn.cursor() as cursor, cursor.copy(f"COPY ({text}) TO STDOUT (FORMAT csv)".encode()) as copy:
                         yield from stream_csv(iter(copy), schema)
 
     return read

@@ -28,6 +28,7 @@ from runnel.sql.describe import (
     describe,
     is_from_server,
     lake_tables,
+    qualified,
     scratch,
 )
 from runnel.sql.draft import NotDifferentiable
@@ -54,7 +55,6 @@ class Compiled:
     reason: str | None
     """Why there is no plan: the construct, in words."""
     column_uses: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    untrusted: tuple[str, ...] = ()
     polled: bool = False
     """No plan, and the result may change although no captured table does: recomputed every period."""
     notes: tuple[str, ...] = ()
@@ -79,11 +79,11 @@ def compile_query(
     conn: psycopg.Connection, query: str, *, settings: Mapping[str, str], role: str | None = None
 ) -> Compiled:
     """Check a query and plan it. Raises UserError when the query itself is bad."""
-    with scratch(conn, settings, role):
+    with scratch(conn, settings, role) as asking:
         query = resolve_names(query, lambda: lake_tables(conn))
-        description = describe(conn, query, point=True)
+        description = describe(asking, query, point=True)
         _refuse_volatile(description, query)
-        compiler = Compiler(conn)
+        compiler = Compiler(qualified(asking))
         tree = parse_query(description.canonical)
         if tree is None:
             refusal = NotDifferentiable(registry.UNFAITHFUL, "syntax unknown to Runnel's SQL parser")
@@ -91,7 +91,7 @@ def compile_query(
             return _unplanned(query, refusal, compiler, description, relations, polled=True)
         _refuse_unordered_limit(tree, query)
         try:
-            return _planned(conn, compiler, description, tree, settings, query)
+            return _planned(compiler, description, tree, settings, query)
         except NotDifferentiable as error:
             refusal = error
         except Exception as error:
@@ -123,7 +123,6 @@ def _unplanned(
         plan=None,
         reason=str(refusal),
         column_uses=_column_uses(None, relations),
-        untrusted=description.untrusted,
         polled=polled,
         entry=refusal.entry,
         place=_place(refusal, query, compiler),
@@ -173,7 +172,6 @@ def _place(refusal: NotDifferentiable, query: str, compiler: Compiler) -> str | 
 
 
 def _planned(
-    conn: psycopg.Connection,
     compiler: Compiler,
     description: Description,
     tree: exp.Query,
@@ -186,7 +184,7 @@ def _planned(
     whole = description
     if compiler.views:
         # PostgreSQL's print of the whole gives every table a name of its own.
-        whole = describe(conn, ex.pg(tree))
+        whole = describe(compiler.asking, ex.pg(tree))
         tree = _read_back(compiler, whole.canonical)
     _refuse_volatile(whole, query)
     _check_functions(whole)
@@ -197,7 +195,7 @@ def _planned(
     if context.notes:
         # Maintained, recomputed and verified is the query in which nothing is left to chance. It is read back from
         # PostgreSQL's print of it, which is what the catalog keeps, so the plan is the same whenever it is made.
-        description = replace(description, canonical=canonical_print(conn, ex.pg(tree)))
+        description = replace(description, canonical=canonical_print(compiler.asking, ex.pg(tree)))
         again = _read_back(compiler, description.canonical)
         _find_aggregates(again, whole)
         tree = decide(again, context)
@@ -210,7 +208,6 @@ def _planned(
         plan=plan,
         reason=None,
         column_uses=_column_uses(plan, relations),
-        untrusted=description.untrusted + whole.untrusted,
         notes=tuple(context.notes),
         staged=_staged(compiler, description.canonical, relations),
     )

@@ -16,11 +16,12 @@ from typing import Any
 import psycopg
 from psycopg import sql as psql
 
+from runnel.catalog.owner import AsOwner, as_owner
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.model.types import Column, PgType
 from runnel.plan.stage import LakeField, LakeRef, Relation
-from runnel.sql.positions import pointer
+from runnel.sql.positions import pointer, statements
 
 PROBE = "pgt_probe"
 
@@ -44,32 +45,27 @@ class Description:
     unstable: tuple[str, ...]
     """Stable functions whose answer depends on more than their arguments and the clock."""
     set_returning: tuple[str, ...] = ()
-    untrusted: tuple[str, ...] = ()
-    """Functions that belong to an ordinary role: their code could shed the owner's role that refreshes run under."""
 
 
 @contextmanager
-def scratch(conn: psycopg.Connection, settings: Mapping[str, str], role: str | None) -> Iterator[None]:
-    """Run a block as the query's owner with the creator's settings, and undo everything afterwards."""
+def scratch(conn: psycopg.Connection, settings: Mapping[str, str], role: str | None) -> Iterator[AsOwner]:
+    """Ask as the query's owner with the creator's settings, and undo everything afterwards."""
+    given = {key: settings[key] for key in SESSION_SETTINGS if key in settings}
     with conn.transaction(force_rollback=True):
-        apply_settings(conn, settings)
-        if role is not None:
-            conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(role)))
-        yield
+        asking = AsOwner(conn, None, given) if role is None else as_owner(conn, role, given)
+        with asking.at_work():
+            yield asking
 
 
-def apply_settings(conn: psycopg.Connection, settings: Mapping[str, str]) -> None:
-    """Give the running transaction the creator's session settings."""
-    for key in SESSION_SETTINGS:
-        if key in settings:
-            conn.execute("SELECT set_config(%s, %s, true)", (key, settings[key]))
+def qualified(asking: AsOwner) -> AsOwner:
+    """The same asking for texts in which every name is qualified, unless it is built in."""
+    return asking.under({**asking.settings, "search_path": "pg_catalog"})
 
 
-def describe(conn: psycopg.Connection, query: str, *, point: bool = False) -> Description:
+def describe(asking: AsOwner, query: str, *, point: bool = False) -> Description:
     """Check a query and print it canonically; call inside `scratch`. `point`: errors show the place in the text."""
-    _create_probe(conn, query, point=point)
-    # From here on names must print the same whoever asks: qualified unless built in.
-    conn.execute("SET LOCAL search_path = pg_catalog")
+    conn = asking.conn
+    _create_probe(asking, query, point=point)
     columns = _probe_columns(conn)
     action = conn.execute(
         "SELECT ev_action::text FROM pg_catalog.pg_rewrite WHERE ev_class = %s::regclass",
@@ -77,71 +73,74 @@ def describe(conn: psycopg.Connection, query: str, *, point: bool = False) -> De
     ).fetchone()
     assert action is not None
     functions = _functions(conn, action[0])
-    canonical = print_probe(conn)
-    conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
+    canonical = _print_probe(conn)
     return Description(
         columns=columns,
         canonical=canonical,
         aggregates=frozenset(f.name for f in functions if f.kind == "a"),
         volatile=tuple(sorted({f.name for f in functions if f.volatility == "v"})),
-        untrusted=tuple(sorted({f.name for f in functions if not f.trusted})),
         set_returning=tuple(sorted({f.name for f in functions if f.returns_set})),
         unstable=tuple(sorted({f.name for f in functions if f.volatility == "s" and _depends_on_more(f)})),
     )
 
 
-def canonical_print(conn: psycopg.Connection, query: str) -> str:
+def canonical_print(asking: AsOwner, query: str) -> str:
     """PostgreSQL's own print of a query; call inside `scratch`."""
-    _create_probe(conn, query)
-    text = print_probe(conn)
-    conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
-    return text
+    _create_probe(asking, query)
+    return _print_probe(asking.conn)
 
 
-def print_probe(conn: psycopg.Connection) -> str:
-    """Print the probe view; with the search path of `describe` all names are qualified."""
-    row = conn.execute("SELECT pg_get_viewdef(%s::regclass)", (f"pg_temp.{PROBE}",)).fetchone()
-    assert row is not None
-    return str(row[0]).strip().rstrip(";")
-
-
-def describe_expressions(conn: psycopg.Connection, expressions: list[str], source: str) -> tuple[Column, ...]:
+def describe_expressions(asking: AsOwner, expressions: list[str], source: str) -> tuple[Column, ...]:
     """Types of expressions over a source; call inside `scratch`."""
     items = ", ".join(f'({e}) AS "{i}"' for i, e in enumerate(expressions))
-    _create_probe(conn, f"SELECT {items} FROM {source}")
-    columns = _probe_columns(conn)
-    conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
+    _create_probe(asking, f"SELECT {items} FROM {source}")
+    columns = _probe_columns(asking.conn)
+    _drop_probe(asking.conn)
     return columns
 
 
-def tables_of(conn: psycopg.Connection, query: str) -> list[Name]:
+def tables_of(asking: AsOwner, query: str) -> list[Name]:
     """The relations of a query that sqlglot cannot parse, from PostgreSQL's dependency records."""
-    _create_probe(conn, query)
-    rows = conn.execute(
+    _create_probe(asking, query)
+    rows = asking.conn.execute(
         "SELECT DISTINCT n.nspname, c.relname FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid "
         "JOIN pg_class c ON c.oid = d.refobjid JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass "
         "AND r.ev_class = %s::regclass AND c.oid <> r.ev_class",
         (f"pg_temp.{PROBE}",),
     ).fetchall()
-    conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
+    _drop_probe(asking.conn)
     return [Name(schema, name) for schema, name in rows]
 
 
-def _create_probe(conn: psycopg.Connection, query: str, *, point: bool = False) -> None:
+def _create_probe(asking: AsOwner, query: str, *, point: bool = False) -> None:
     prefix = f"CREATE TEMP VIEW {PROBE} AS\n"
     text = query.strip().rstrip(";")
+    if point and statements(text) > 1:
+        raise UserError("cannot insert multiple commands into a stream table's query", sqlstate="42601")
     try:
-        # prepare=True speaks the extended protocol, in which a text with a second statement is refused.
-        conn.execute(f"{prefix}{text}\n".encode(), prepare=True)
+        asking.run(f"{prefix}{text}\n")
     except psycopg.Error as error:
         if _not_the_querys_fault(error):
             raise
-        position = error.diag.statement_position
+        position = error.diag.statement_position or error.diag.internal_position
         if not point or position is None:
             raise user_error(error) from None
         skipped = len(query) - len(query.lstrip())
         raise user_error(error, pointer(query, int(position) - 1 - len(prefix) + skipped)) from None
+    # From here on names must print the same whoever asks: qualified unless built in.
+    asking.conn.execute("SET LOCAL search_path = pg_catalog")
+
+
+def _print_probe(conn: psycopg.Connection) -> str:
+    row = conn.execute("SELECT pg_get_viewdef(%s::regclass)", (f"pg_temp.{PROBE}",)).fetchone()
+    assert row is not None
+    _drop_probe(conn)
+    return str(row[0]).strip().rstrip(";")
+
+
+def _drop_probe(conn: psycopg.Connection) -> None:
+    conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
 
 
 def _not_the_querys_fault(error: psycopg.Error) -> bool:
@@ -204,7 +203,6 @@ class _Function:
     builtin: bool
     arguments: int
     returns_set: bool
-    trusted: bool
 
 
 def _functions(conn: psycopg.Connection, action: str) -> list[_Function]:
@@ -216,8 +214,8 @@ def _functions(conn: psycopg.Connection, action: str) -> list[_Function]:
     ).fetchall()
     oids |= {int(oid) for pair in parts for oid in pair if oid}
     rows = conn.execute(
-        "SELECT proname, prokind, provolatile, pronamespace = 'pg_catalog'::regnamespace, pronargs, proretset, "
-        "rolsuper FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_roles r ON r.oid = proowner WHERE p.oid = ANY(%s)",
+        "SELECT proname, prokind, provolatile, pronamespace = 'pg_catalog'::regnamespace, pronargs, proretset "
+        "FROM pg_catalog.pg_proc WHERE oid = ANY(%s)",
         (sorted(oids),),
     ).fetchall()
     return [_Function(*row) for row in rows]

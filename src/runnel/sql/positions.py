@@ -53,6 +53,20 @@ def pointer(query: str, offset: int) -> str:
     return f"At line {number}, column {column + 1}:\n{label}{shown}\n{' ' * indent}^"
 
 
+def statements(text: str) -> int:
+    """How many statements a text holds, as far as it can be read.
+
+    >>> statements("SELECT ';' -- ;"), statements("SELECT 1; DROP TABLE t")
+    (1, 2)
+    """
+    try:
+        tokens = Postgres().tokenize(text)
+    except SqlglotError:
+        return 1
+    ends = [i for i, token in enumerate(tokens) if token.token_type is TokenType.SEMICOLON]
+    return 1 + sum(1 for i in ends if i + 1 < len(tokens) and tokens[i + 1].token_type is not TokenType.SEMICOLON)
+
+
 def _width(character: str) -> int:
     if unicodedata.combining(character):
         return 0

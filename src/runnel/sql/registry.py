@@ -254,12 +254,6 @@ UNCAPTURED = Entry(
     "a crash, or another server, changes them without telling a trigger",
     "Use logged tables.",
 )
-FOREIGN_CODE = Entry(
-    "functions that belong to an ordinary role, in a query of another role than the engine's",
-    "refused",
-    "refreshes run in the engine's session, so they only call functions that a superuser owns",
-    "Let a superuser own the function.",
-)
 CIRCLE = Entry(
     "a stream table that would read itself, directly or not",
     "refused",

@@ -50,7 +50,7 @@ from runnel.sql.rewrite import outer_conditions
 from runnel.sql.rewrite.context import Context
 
 if TYPE_CHECKING:
-    import psycopg
+    from runnel.catalog.owner import AsOwner
 
 # Spellings of the same function; PostgreSQL prints the one that was written, sqlglot its favourite.
 _SYNONYMS = (
@@ -68,7 +68,8 @@ SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
 class Compiler:
     """Turns one parsed query into stages, looking relations up as it meets them."""
 
-    conn: psycopg.Connection
+    asking: AsOwner
+    """The way to let PostgreSQL read texts with the rights of the query's owner."""
     tables: dict[Name, Relation] = field(default_factory=dict)
     views: dict[Name, Relation] = field(default_factory=dict)
     facts: dict[Name, RelationFacts] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class Compiler:
 
     def look_up(self, name: Name) -> RelationFacts:
         if name not in self.facts:
-            self.facts[name] = relation_facts(self.conn, name)
+            self.facts[name] = relation_facts(self.asking.conn, name)
         return self.facts[name]
 
     def relation(self, name: Name) -> Relation:
@@ -118,7 +119,7 @@ class Compiler:
 
     def tables_by_rewrite(self, query: str) -> tuple[Relation, ...]:
         """The tables of a query that sqlglot cannot parse, from PostgreSQL's dependency records."""
-        for name in tables_of(self.conn, query):
+        for name in tables_of(self.asking, query):
             self._record(self.look_up(name))
         return tuple(self.tables.values())
 
@@ -147,10 +148,10 @@ class Compiler:
         """Whether sqlglot's print of the tree means the same to PostgreSQL as the original."""
         printed = ex.pg(tree)
         try:
-            with self.conn.transaction():
-                again = canonical_print(self.conn, printed)
+            with self.asking.conn.transaction():
+                again = canonical_print(self.asking, printed)
                 # Reading its own print back, PostgreSQL flattens nested ANDs and ORs, as it did with ours.
-                once_more = canonical_print(self.conn, canonical)
+                once_more = canonical_print(self.asking, canonical)
         except UserError:
             return False
         return _normal(again) in (_normal(canonical), _normal(once_more))
@@ -160,8 +161,8 @@ class Compiler:
         """What rewrites may ask."""
         return Context(
             describe=self.columns_of,
-            unique_keys=lambda schema, table: unique_keys(self.conn, Name(schema, table)),
-            is_set_returning=lambda name: returns_set(self.conn, name),
+            unique_keys=lambda schema, table: unique_keys(self.asking.conn, Name(schema, table)),
+            is_set_returning=lambda name: returns_set(self.asking.conn, name),
             is_aggregate=lambda name: name in STANDARD or name in self.aggregates,
         )
 
@@ -183,8 +184,8 @@ class Compiler:
     def columns_of(self, text: str) -> tuple[Column, ...]:
         """The result columns of a query, as PostgreSQL types them."""
         try:
-            with self.conn.transaction():
-                return describe(self.conn, text).columns
+            with self.asking.conn.transaction():
+                return describe(self.asking, text).columns
         except UserError as error:
             # The user's query is fine; it is our form of it that PostgreSQL does not take.
             shown = f"a part that could not be rewritten ({error.message})"
@@ -307,8 +308,8 @@ class Compiler:
         return heads.rows_head(branches, columns)
 
     def _types(self, expressions: list[str], source: str) -> tuple[Column, ...]:
-        with self.conn.transaction():
-            return describe_expressions(self.conn, expressions, source)
+        with self.asking.conn.transaction():
+            return describe_expressions(self.asking, expressions, source)
 
     def _with_indexes(self) -> list[Stage]:
         """Tell hidden stages by which of their columns later stages join."""

@@ -1,0 +1,239 @@
+"""Run the owner's SQL with the owner's rights, and with no way back to more.
+
+Expressions of a query, casts to a user's type, triggers, policies, index expressions: whatever an ordinary role can
+hang on its objects may run while a stream table is described, read, merged, applied, verified or published. `SET ROLE`
+does not hold such code, since `set_config('role', 'none', false)` undoes it. So the engine does not run these statements
+itself. It hands their text to a function that belongs to the owner and is SECURITY DEFINER:
+
+    SELECT t.* FROM (SELECT concat(set_config('session_authorization', 'guest', true), ..)) AS s (done),
+           LATERAL pgtrickle_run.rows_16400('SELECT ..', s.done) AS t (c0 int8, c1 text)
+
+Inside, PostgreSQL refuses to change `role` and `session_authorization`, however deep the code is nested, and fires
+deferred triggers with the rights they were queued with. `current_user` is the owner, and so is `session_user` where the
+engine is a superuser. The functions live in a schema that only the engine may use, so their owner can neither call nor
+alter them. What crosses the border outwards has built-in types only: no owner's code runs in an output function.
+
+Afterwards the session is put in order (`TIDY`): settings, cursors that would run at COMMIT, prepared statements and
+LISTEN do not reach the engine's next statement. The engine itself prepares no statements on such a session.
+
+Tables of the engine's own role need none of this: their statements are executed as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psycopg
+from psycopg import sql as psql
+
+from runnel.errors import UserError
+
+SCHEMA = "pgtrickle_run"
+PINNED_PATH = "pg_catalog, pg_temp"
+_MARK = "pgt_mark"
+
+TIDY = "RESET SESSION AUTHORIZATION; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; RESET ALL"
+"""Undo what foreign code may leave in a session. Plain ASCII without literals: no setting changes how it is read."""
+
+_ROWS = """
+BEGIN
+    RETURN QUERY EXECUTE statement;
+    SET CONSTRAINTS ALL IMMEDIATE;
+END
+"""
+_RUN = """
+DECLARE
+    affected bigint;
+BEGIN
+    EXECUTE statement;
+    GET DIAGNOSTICS affected = ROW_COUNT;
+    SET CONSTRAINTS ALL IMMEDIATE;
+    RETURN affected;
+END
+"""
+_KINDS = (("rows", "SETOF record", _ROWS), ("run", "bigint", _RUN))
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """The functions through which a role's SQL runs; plain data, so that it can be put into statements for tasks."""
+
+    role: str
+    oid: int
+    assumes: bool
+    """Whether the session takes on the role, too: only a superuser's session can."""
+
+    def rows_sql(self, text: str, types: Sequence[str], settings: Mapping[str, str], *, writes: bool = False) -> str:
+        """A SELECT of the engine's with the rows of the owner's SELECT, in these built-in types.
+
+        A statement that `writes` and returns rows has these types already: PostgreSQL takes it only as it is.
+        """
+        columns = [f"c{i}" for i in range(len(types))]
+        casts = ", ".join(f"q.{c}::{t}" for c, t in zip(columns, types, strict=True))
+        inner = text if writes else f"SELECT {casts} FROM ({text}\n) AS q ({', '.join(columns)})"
+        shape = ", ".join(f"{c} {t}" for c, t in zip(columns, types, strict=True))
+        return f"SELECT t.* FROM {self._call('rows', inner, settings)} AS t ({shape})"
+
+    def run_sql(self, text: str, settings: Mapping[str, str]) -> str:
+        """A SELECT of the engine's that runs a statement of the owner's and gives the number of rows it touched."""
+        return f"SELECT t.affected FROM {self._call('run', text, settings)} AS t (affected)"
+
+    def _call(self, kind: str, text: str, settings: Mapping[str, str]) -> str:
+        # The function's argument depends on the settings, so they are made before it is called. The session's role is
+        # the last: from there on nothing is looked up any more, so the owner needs no right to the schema.
+        wanted = {**settings, **({"session_authorization": self.role} if self.assumes else {})}
+        done = f"(SELECT pg_catalog.concat({_set_configs(wanted) or 'NULL'}) OFFSET 0) AS s (done)"
+        return f"{done}, LATERAL {SCHEMA}.{kind}_{self.oid}({_literal(text)}, s.done)"
+
+
+@dataclass
+class AsOwner:
+    """One role's SQL on a connection, inside the caller's transaction."""
+
+    conn: psycopg.Connection[Any]
+    runner: Runner | None
+    """None: the engine's own role."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def under(self, settings: Mapping[str, str]) -> AsOwner:
+        """The same role under other settings."""
+        return replace(self, settings=settings)
+
+    @contextmanager
+    def at_work(self) -> Iterator[AsOwner]:
+        """Put this around statements: those of the engine's own role find the settings in the transaction."""
+        if self.runner is None:
+            self.apply_settings()
+        yield self
+        if self.runner is None:
+            self.conn.execute("RESET ALL")
+
+    def apply_settings(self) -> None:
+        """Give the running transaction the settings."""
+        if self.settings:
+            self.conn.execute(f"SELECT {_set_configs(self.settings)}".encode())
+
+    def run(self, text: str, params: Mapping[str, Any] | None = None) -> int:
+        """Run a statement; the number of rows it touched. With parameters, percent signs are doubled."""
+        if self.runner is None:
+            return self.conn.execute(text.encode(), params).rowcount
+        row = self._fetch(self.runner.run_sql(self.merged(text, params), self.settings))[0]
+        return int(row[0])
+
+    def rows(self, text: str, types: Sequence[str], *, writes: bool = False) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT, whose columns are read in these built-in types, or of a statement that `writes`."""
+        if self.runner is None:
+            return self.conn.execute(text.encode()).fetchall()
+        return self._fetch(self.runner.rows_sql(text, types, self.settings, writes=writes))
+
+    def value(self, text: str, type_: str) -> Any:
+        """The single value of a SELECT."""
+        (row,) = self.rows(text, [type_])
+        return row[0]
+
+    def csv(self, text: str, types: Sequence[str], params: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+        """The rows of a SELECT as COPY prints them in CSV. To be read to its end."""
+        if self.runner is None:
+            statement = f"COPY ({text}\n) TO STDOUT (FORMAT csv)".encode()
+            with self.conn.cursor() as cursor, cursor.copy(statement, params) as copy:
+                for chunk in copy:
+                    yield bytes(chunk)
+            return
+        select = self.runner.rows_sql(self.merged(text, params), types, self.settings)
+        with self.conn.cursor() as cursor, cursor.copy(f"COPY ({select}) TO STDOUT (FORMAT csv)".encode()) as copy:
+            for chunk in copy:
+                yield bytes(chunk)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """The engine is itself again, whatever has run."""
+        self.conn.execute(TIDY)
+
+    def select_sql(self, text: str, types: Sequence[str]) -> str:
+        """A SELECT for a session of its own (a task's), which ends with it."""
+        return text if self.runner is None else self.runner.rows_sql(text, types, self.settings)
+
+    def merged(self, text: str, params: Mapping[str, Any] | None) -> str:
+        """A statement with its parameters written into it."""
+        return text if params is None else psycopg.ClientCursor(self.conn).mogrify(text, params)
+
+    def _fetch(self, select: str) -> list[tuple[Any, ...]]:
+        found = self.conn.execute(select.encode()).fetchall()
+        self.tidy()
+        return found
+
+
+def mark_session(conn: psycopg.Connection[Any]) -> None:
+    """Note that a session has temporary tables of the engine's, for `sweep` to find."""
+    conn.execute("SET LOCAL client_min_messages = error")
+    conn.execute(f"CREATE TEMP TABLE IF NOT EXISTS {_MARK} ()")
+    conn.execute("SET LOCAL client_min_messages = DEFAULT")
+
+
+def sweep(conn: psycopg.Connection[Any]) -> None:
+    """Before COMMIT: drop the temporary objects of others; the engine's own must still be there."""
+    row = conn.execute(f"SELECT pgtrickle._sweep_temporary(), to_regclass('pg_temp.{_MARK}') IS NOT NULL").fetchone()
+    if row is None or not row[1]:
+        raise UserError(
+            "its code dropped the engine's temporary tables",
+            hint="A function, trigger or policy behind the stream table runs DISCARD TEMP: take that out.",
+            sqlstate="42501",
+        )
+
+
+def settle(conn: psycopg.Connection[Any]) -> None:
+    """After a transaction, whatever became of it: what a rollback does not undo."""
+    conn.execute(f"{TIDY}; SELECT pg_catalog.pg_advisory_unlock_all()")
+
+
+def as_owner(conn: psycopg.Connection[Any], role: str, settings: Mapping[str, str] | None = None) -> AsOwner:
+    """The way to run a role's SQL on a connection of the engine's; its functions are made if they are missing."""
+    row = conn.execute(
+        "SELECT r.oid::int8, r.rolname = current_user, s.rolsuper, "
+        "(SELECT count(*) FROM pg_proc p WHERE p.pronamespace = %(schema)s::regnamespace AND p.proowner = r.oid "
+        " AND p.prosecdef AND p.proname = ANY(ARRAY['rows_' || r.oid::text, 'run_' || r.oid::text]) "
+        " AND p.prosrc = ANY(%(sources)s)) "
+        "FROM pg_roles r, pg_roles s WHERE r.rolname = %(role)s AND s.rolname = session_user",
+        {"schema": SCHEMA, "sources": [source for _, _, source in _KINDS], "role": role},
+    ).fetchone()
+    if row is None:
+        raise UserError(f'role "{role}" does not exist', sqlstate="42704")
+    oid, own, superuser, functions = row
+    if own:
+        return AsOwner(conn, None, settings or {})
+    runner = Runner(role, int(oid), bool(superuser))
+    if functions < len(_KINDS):
+        _create_functions(conn, runner)
+    return AsOwner(conn, runner, settings or {})
+
+
+def _create_functions(conn: psycopg.Connection[Any], runner: Runner) -> None:
+    with conn.transaction():
+        role = psql.Identifier(runner.role)
+        schema = psql.Identifier(SCHEMA)
+        # Only within this transaction: a role can be given a function only in a schema where it may create some.
+        conn.execute(psql.SQL("GRANT CREATE ON SCHEMA {} TO {}").format(schema, role))
+        for kind, result, source in _KINDS:
+            name = psql.SQL("{}.{}(text, text)").format(schema, psql.Identifier(f"{kind}_{runner.oid}"))
+            conn.execute(psql.SQL("DROP FUNCTION IF EXISTS {}").format(name))
+            conn.execute(
+                psql.SQL(
+                    "CREATE FUNCTION {}(statement text, settings text) RETURNS {} "
+                    "LANGUAGE plpgsql SECURITY DEFINER AS {}"
+                ).format(psql.Identifier(SCHEMA, f"{kind}_{runner.oid}"), psql.SQL(result), psql.Literal(source))
+            )
+            # The schema is the door, and it is closed. A right of the engine's would not outlive the next statement.
+            conn.execute(psql.SQL("GRANT EXECUTE ON FUNCTION {} TO PUBLIC").format(name))
+            conn.execute(psql.SQL("ALTER FUNCTION {} OWNER TO {}").format(name, role))
+        conn.execute(psql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, role))
+
+
+def _set_configs(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"pg_catalog.set_config({_literal(k)}, {_literal(v)}, true)" for k, v in settings.items())
+
+
+def _literal(text: str) -> str:
+    return psql.Literal(text).as_string()
