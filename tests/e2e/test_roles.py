@@ -130,12 +130,11 @@ def test_a_role_may_use_its_own_functions_types_and_triggers(
         "CREATE DOMAIN even AS int CHECK (VALUE % 2 = 0)",
     )
     create(ann, "doubled", "SELECT twice(v)::even AS v, count(*) AS n FROM mine GROUP BY 1")
-    script(
-        ann,
+    ann.execute(
         "CREATE FUNCTION hear() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN INSERT INTO heard VALUES (NEW.v, current_user); RETURN NEW; END $$; "
         "CREATE TRIGGER hear AFTER INSERT ON doubled FOR EACH ROW EXECUTE FUNCTION hear(); "
-        "INSERT INTO mine VALUES (3)",
+        "INSERT INTO mine VALUES (3)"
     )
     check("doubled")
     assert rows(ann, "SELECT v, who FROM heard") == [(6, "e2e_ann")], "its trigger finds its own tables"

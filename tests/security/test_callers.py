@@ -27,7 +27,7 @@ def test_a_function_in_an_index_does_not_speak_for_the_superuser_who_analyses(
                EXCEPTION WHEN OTHERS THEN RAISE NOTICE '%', sqlerrm; END;
                BEGIN
                    INSERT INTO pgtrickle.pgt_calls (caller, kind, args, settings, wrote) VALUES ('postgres', 'create',
-                       '{"name": "g.loot", "query": "SELECT v FROM public.secret", "schedule": "@yearly"}', '{}', false);
+                       '{"name": "g.loot", "query": "SELECT v FROM public.secret"}', '{}', false);
                    RAISE NOTICE '%', current_setting('pgtrickle.answer');
                EXCEPTION WHEN OTHERS THEN RAISE NOTICE '%', sqlerrm; END;
                BEGIN

@@ -1,7 +1,7 @@
 """Everything that an ordinary role can hang its code on, while the engine maintains its stream tables.
 
-Each carrier brings the trap of `tests.security.trap` into a refresh. It must have run (else the case tests nothing), never
-with another session_user or current_user than the guest's, and must not have become anybody else.
+Each carrier brings the trap of `tests.security.trap` into a refresh. It must have run (else the case tests nothing),
+never with another session_user or current_user than the guest's, and must not have become anybody else.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ CARRIERS: dict[str, Carrier] = {
     "a domain in json": Carrier("SELECT id, JSON_VALUE(to_jsonb(x), '$' RETURNING g.dom) AS x FROM g.t", mode="FULL"),
     "a range's canonical form": Carrier(
         "SELECT id, g.myrange(x, x + 5)::text AS r FROM g.t",
-        "CREATE TYPE g.myrange; CREATE FUNCTION g.canon(g.myrange) RETURNS g.myrange LANGUAGE internal IMMUTABLE STRICT "
-        "AS 'int4range_canonical'",
+        "CREATE TYPE g.myrange; CREATE FUNCTION g.canon(g.myrange) RETURNS g.myrange LANGUAGE internal IMMUTABLE "
+        "STRICT AS 'int4range_canonical'",
         runs=False,
     ),
     "a range's difference": Carrier(
@@ -152,8 +152,8 @@ CARRIERS: dict[str, Carrier] = {
         T,
         "",
         "CREATE TABLE g.more (x int); "
-        "CREATE FUNCTION g.again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SET CONSTRAINTS ALL DEFERRED'; "
-        "INSERT INTO g.more VALUES (1); RETURN NEW; END $$; "
+        "CREATE FUNCTION g.again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "EXECUTE 'SET CONSTRAINTS ALL DEFERRED'; INSERT INTO g.more VALUES (1); RETURN NEW; END $$; "
         "CREATE CONSTRAINT TRIGGER f AFTER INSERT ON g.more DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
         "EXECUTE FUNCTION g.fires(); "
         "CREATE CONSTRAINT TRIGGER f AFTER INSERT ON g.st DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
@@ -190,12 +190,7 @@ def test_code_of_an_ordinary_role_stays_ordinary(
             client.refresh("g.st")
         with contextlib.suppress(runnel.RunnelError):
             client.verify("g.st")
-        # What autovacuum does with the rights of whoever owns the tables: here the engine.
-        for (table,) in db.execute(
-            "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' "
-            "AND relnamespace IN ('pgtrickle_state'::regnamespace, 'pgtrickle_changes'::regnamespace)"
-        ).fetchall():
-            db.execute(f"ANALYZE {table}")
+        trap.analyse_state(db)
     seen = trap.counts(db)
     assert trap.harmless(seen), seen
     if carrier.runs:

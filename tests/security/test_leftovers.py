@@ -104,7 +104,8 @@ def test_functions_that_are_gone_are_made_again(
     guest.execute("SELECT pgtrickle.create_stream_table('g.st', 'SELECT id, g.same(x) AS x FROM g.t', '@yearly')")
     db.execute(
         "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc "
-        "WHERE pronamespace = 'pgtrickle_run'::regnamespace LOOP EXECUTE format('DROP FUNCTION %s', f); END LOOP; END $$"
+        "WHERE pronamespace = 'pgtrickle_run'::regnamespace "
+        "LOOP EXECUTE format('DROP FUNCTION %s', f); END LOOP; END $$"
     )
     guest.execute("INSERT INTO g.t VALUES (300, 3)")
     client.refresh("g.st")

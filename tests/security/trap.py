@@ -1,8 +1,8 @@
 """A trap: code of an ordinary role that tries to climb wherever it runs, and counts what it saw.
 
-Counts are sequences, because those outlive the rollback of the transaction that the code runs in. The trap takes every way
-out of the owner's rights that is known: settings, cursors that would run at COMMIT, prepared statements under the names that
-clients use, and the wrapper's own function.
+Counts are sequences, because those outlive the rollback of the transaction that the code runs in. The trap takes every
+way out of the owner's rights that is known: settings, cursors that would run at COMMIT, prepared statements under the
+names that clients use, and the wrapper's own function.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ BEGIN
         'PREPARE _pg3_0 AS SELECT g.late()', 'PREPARE _pg3_1 AS SELECT g.late()', 'PREPARE _pg3_2 AS SELECT g.late()',
         'CREATE TEMP TABLE pg_class (oid oid)', 'CREATE TEMP TABLE pgt_stream_tables (pgt_id int)',
         'CREATE FUNCTION pg_temp.now() RETURNS int LANGUAGE sql AS ''SELECT g.late()''',
-        'LISTEN sec_channel', 'SELECT pg_advisory_lock(4711)', 'SET search_path = g, pg_temp', 'SET TimeZone = ''Asia/Tokyo''',
+        'LISTEN sec_channel', 'SELECT pg_advisory_lock(4711)', 'SET search_path = g, pg_temp',
+        'SET TimeZone = ''Asia/Tokyo''',
         'SET standard_conforming_strings = off', 'SET statement_timeout = ''1h''', 'SET DateStyle = ''German''']
     LOOP
         BEGIN
@@ -83,7 +84,8 @@ END $$;
 CREATE FUNCTION g.ok(anyelement) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
     $$ BEGIN PERFORM g.spring(); RETURN true; END $$;
 CREATE FUNCTION g.same(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM g.spring(); RETURN $1; END $$;
-CREATE FUNCTION g.fires() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM g.spring(); RETURN coalesce(NEW, OLD); END $$;
+CREATE FUNCTION g.fires() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM g.spring(); RETURN coalesce(NEW, OLD); END $$;
 CREATE DOMAIN g.dom AS int CHECK (g.ok(value));
 CREATE TABLE g.t (id int PRIMARY KEY, x int);
 INSERT INTO g.t SELECT i, i % 5 FROM generate_series(1, 20) i;
@@ -121,6 +123,15 @@ def enter(guest: psycopg.Connection) -> None:
 def harmless(seen: Counts, *, lent: bool = False) -> bool:
     """Whether the trap ran as the guest wherever it ran; `lent`: session_user may be the engine's."""
     return (seen.strange, seen.escapes, seen.superuser) == (0, 0, False) and (lent or seen.lent == 0)
+
+
+def analyse_state(db: psycopg.Connection) -> None:
+    """What autovacuum does with the rights of whoever owns the engine's tables."""
+    for (table,) in db.execute(
+        "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' "
+        "AND relnamespace IN ('pgtrickle_state'::regnamespace, 'pgtrickle_changes'::regnamespace)"
+    ).fetchall():
+        db.execute(f"ANALYZE {table}")
 
 
 def counts(db: psycopg.Connection) -> Counts:

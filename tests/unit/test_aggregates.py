@@ -132,5 +132,5 @@ def test_values_keep_their_collation() -> None:
 def test_the_value_of_a_group(aggregate: Aggregate, expected: str) -> None:
     bag = Bag((1,), (INT,), (None,))
     head = GroupHead((INT,), (None,), (aggregate,), (INT, INT), ("a0",), bags=(bag,))
-    tables = StageTables("l", "d", "t", "g", "o", "1_0")
+    tables = StageTables("l", "r", "d", "t", "g", "o", "1_0")
     assert value_sql(head, 0, tables, "g").endswith(expected)

@@ -15,6 +15,7 @@ from runnel.apply import ddl, recursion
 from runnel.apply.output import apply_delta, difference_sql
 from runnel.apply.scratch import Scratch
 from runnel.apply.tables import StageTables, stage_tables
+from runnel.catalog.owner import AsOwner
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.plan.stage import RecursiveHead, Stage
@@ -43,6 +44,7 @@ class Recursion:
     temporary: Scratch = field(default_factory=Scratch)
 
     def __post_init__(self) -> None:
+        self.owner = AsOwner(self.conn, None)
         with scratch(self.conn, {}, None) as asking:
             described = describe(asking, self.query)
             compiler = Compiler(qualified(asking))
@@ -74,7 +76,7 @@ class Recursion:
             tables = self.tables(stage.index)
             rows = self.expected(stage)
             if isinstance(stage.head, RecursiveHead):
-                rows = recursion.build_recursion(self.conn, stage, tables, self.tables)
+                rows = recursion.build_recursion(self.owner, stage, tables, self.tables)
             self.conn.execute(f"INSERT INTO {tables.output} {rows}".encode())
             ddl.index_output(self.conn, stage, tables)
             self.compare(stage)
@@ -91,11 +93,11 @@ class Recursion:
         for stage in self.hidden():
             tables = self.tables(stage.index)
             if isinstance(stage.head, RecursiveHead):
-                recursion.merge_recursion(self.conn, stage, tables, self.tables)
+                recursion.merge_recursion(self.owner, stage, tables, self.tables)
             else:
                 delta = difference_sql(stage, tables, self.expected(stage))
                 self.conn.execute(f"INSERT INTO {tables.delta} {delta}".encode())
-            apply_delta(self.conn, stage, tables)
+            apply_delta(self.owner, stage, tables)
             self.compare(stage)
 
     def compare(self, stage: Stage) -> None:

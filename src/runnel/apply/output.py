@@ -12,7 +12,7 @@ import psycopg
 from runnel.apply.tables import StageTables, group_by_sql, grouped_value, hash_sql, same_sql
 from runnel.catalog.owner import AsOwner
 from runnel.errors import EngineBug
-from runnel.model.names import quote
+from runnel.model.names import literal, quote
 from runnel.model.types import Column, PgType
 from runnel.plan.stage import Stage
 
@@ -48,8 +48,15 @@ def table_hash(columns: tuple[Column, ...], alias: str = "") -> str:
     return hash_sql([(prefix + quote(c.name), c.type) for c in columns])
 
 
-def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables) -> tuple[int, int]:
-    """Apply the delta table to the output table; (rows inserted, rows deleted)."""
+def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables, trigger_path: str | None = None) -> tuple[int, int]:
+    """Apply the delta table to the output table; (rows inserted, rows deleted).
+
+    Triggers of the table run with `trigger_path`, its owner's search path. The statements themselves are read under the
+    pinned one: the condition that sets the other is evaluated when they run, before the first row.
+    """
+    prepare = ""
+    if trigger_path is not None:
+        prepare = f" AND (SELECT set_config('search_path', {literal(trigger_path)}, true)) IS NOT NULL"
     columns = output_columns(stage)
     names = [quote(c.name) for c in stage.columns]
     types = [c.type for c in stage.columns]
@@ -62,9 +69,12 @@ def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables) -> tuple[int,
               FROM {tables.delta} AS d JOIN {tables.output} AS t
                 ON {table_hash(stage.columns, "t")} = {delta_hash} AND {same}
               WHERE d.w < 0) AS x
-            WHERE r.ctid = x.id AND r.tableoid = x.rel AND x.rank <= -x.w"""
+            WHERE r.ctid = x.id AND r.tableoid = x.rel AND x.rank <= -x.w{prepare}"""
     )
-    expected = owner.value(f"SELECT coalesce(sum(-w), 0)::int8 FROM {tables.delta} WHERE w < 0", "int8")
+    owner.pin()
+    # The engine's own table and a built-in type: nothing of the owner's is evaluated.
+    row = owner.conn.execute(f"SELECT coalesce(sum(-w), 0)::int8 FROM {tables.delta} WHERE w < 0".encode()).fetchone()
+    expected = row[0] if row else 0
     if expected != deleted:
         raise OutputDrift(
             f"{tables.output} holds {deleted} of {expected} rows that are to be removed: somebody else has "
@@ -73,8 +83,9 @@ def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables) -> tuple[int,
         )
     inserted = owner.run(
         f"""INSERT INTO {tables.output} ({", ".join(names)})
-            SELECT {", ".join(n for n, _ in columns)} FROM {tables.delta}, generate_series(1, w) WHERE w > 0"""
+            SELECT {", ".join(n for n, _ in columns)} FROM {tables.delta}, generate_series(1, w) WHERE w > 0{prepare}"""
     )
+    owner.pin()
     return inserted, deleted
 
 

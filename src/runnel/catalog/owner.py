@@ -2,8 +2,8 @@
 
 Expressions of a query, casts to a user's type, triggers, policies, index expressions: whatever an ordinary role can
 hang on its objects may run while a stream table is described, read, merged, applied, verified or published. `SET ROLE`
-does not hold such code, since `set_config('role', 'none', false)` undoes it. So the engine does not run these statements
-itself. It hands their text to a function that belongs to the owner and is SECURITY DEFINER:
+does not hold such code, since `set_config('role', 'none', false)` undoes it. So the engine does not run these
+statements itself. It hands their text to a function that belongs to the owner and is SECURITY DEFINER:
 
     SELECT t.* FROM (SELECT concat(set_config('session_authorization', 'guest', true), ..)) AS s (done),
            LATERAL pgtrickle_run.rows_16400('SELECT ..', s.done) AS t (c0 int8, c1 text)
@@ -115,6 +115,11 @@ class AsOwner:
         """Give the running transaction the settings."""
         if self.settings:
             self.conn.execute(f"SELECT {_set_configs(self.settings)}".encode())
+
+    def pin(self) -> None:
+        """After a statement that changed a setting on its way: in a call of the owner's it is gone already."""
+        if self.runner is None:
+            self.apply_settings()
 
     def run(self, text: str, params: Mapping[str, Any] | None = None) -> int:
         """Run a statement; the number of rows it touched. With parameters, percent signs are doubled."""

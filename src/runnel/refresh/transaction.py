@@ -127,7 +127,8 @@ class RefreshTransaction:
             if changed:
                 last = table.stages[-1]
                 with steps("apply"):
-                    inserted, deleted = apply_delta(owner, last, table.tables(last))
+                    path = table.settings.get("search_path")
+                    inserted, deleted = apply_delta(owner, last, table.tables(last), path)
                 outcome.rows_inserted, outcome.rows_deleted = inserted, deleted
                 changed = bool(inserted or deleted)
         outcome.changed = changed
