@@ -23,6 +23,9 @@ def carried(sql: str, type_: PgType) -> tuple[str, Form]:
         return f"({sql})::int8", LONG
     if type_.family == "bool":
         return sql, BOOL
+    if not type_.is_builtin:
+        # A type's maker may have made a cast to text, too; what can be read back is what its output function writes.
+        return f"CASE WHEN ({sql}) IS DISTINCT FROM NULL THEN format('%s', {sql}) END", TEXT
     return f"({sql})::text", TEXT
 
 
