@@ -9,7 +9,7 @@ SCALE   ?= 0.1
 ARGS    ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test lint format bench bench-tpch bench-nexmark bench-dag soak soak-lake clean
+.PHONY: help venv java demo test test-rest test-all lint format bench bench-tpch bench-nexmark bench-dag soak soak-lake clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -28,7 +28,13 @@ $(STAMP): pyproject.toml scripts/ensure-venv
 demo: venv ## Live orders to stream tables, a lake and DuckDB (ARGS="--duration 60 --rate 20 --keep")
 	@$(BIN)/runnel demo $(ARGS)
 
-test: venv ## Run the tests
+test: venv ## Run the tests that a change must pass, in minutes (ARGS="tests/unit -k numeric": what ARGS names instead)
+	@$(BIN)/python -m pytest $(or $(ARGS),-m "not slow")
+
+test-rest: venv ## Run the long tests, which `make test` leaves out
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-all: venv ## Run all tests: those of `make test` and of `make test-rest`
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: venv ## Check format, lint rules, types and import contracts

@@ -15,6 +15,7 @@ import runnel
 from tests.conftest import running_engine
 from tests.corpus.cases import SCHEMA, Case, Topic, load, topics
 from tests.corpus.compare import difference
+from tests.sampling import sampled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,8 +123,7 @@ class Run:
             self.live = {table: other for table, other in self.live.items() if other is not case}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", topics(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sampled(topics(), every=8), ids=lambda path: path.stem)
 def test_corpus(path: Path, dsn: str, spark: SparkSession) -> None:
     topic = load(path)
     with (

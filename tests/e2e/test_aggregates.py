@@ -7,6 +7,7 @@ import pytest
 
 import runnel
 from tests.e2e.helpers import Check, Stream, last_refresh, rows, script, value
+from tests.sampling import sampled
 
 READINGS = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad');
@@ -110,7 +111,7 @@ def listed(calls: str) -> str:
     return ", ".join(f"{part} AS c{i}" for i, part in enumerate(parts))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", sampled(FAMILIES, every=4))
 def test_groups_and_the_whole_follow_every_kind_of_change(
     name: str, db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:

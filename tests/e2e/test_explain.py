@@ -17,6 +17,7 @@ from tests.conftest import TEMPLATE
 from tests.corpus.cases import load, topics
 from tests.corpus.databases import without_engine
 from tests.e2e.helpers import Stream, script
+from tests.sampling import sampled
 
 TABLES = """
 CREATE TABLE customers (id int PRIMARY KEY, name text, region text);
@@ -164,7 +165,7 @@ def test_recursion_names_its_parts(conn: psycopg.Connection) -> None:
     assert "e = stage 1: rows" in text
 
 
-@pytest.mark.parametrize("path", topics(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sampled(topics(), every=8), ids=lambda path: path.stem)
 def test_every_plan_of_the_corpus_can_be_read(path: Path, server: EmbeddedServer) -> None:
     """No line is too long, and no leaf number or travelling form is left."""
     topic = load(path)

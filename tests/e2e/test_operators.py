@@ -9,6 +9,7 @@ import pytest
 
 import runnel
 from tests.e2e.helpers import Check, Stream, eventually, last_refresh, rows, script, value
+from tests.sampling import sampled
 
 SALES = """
 CREATE TABLE sales (id int PRIMARY KEY, shop text, item text, qty int, price numeric(10,2), weight float8, paid bool);
@@ -56,7 +57,7 @@ AGGREGATES = {
 }
 
 
-@pytest.mark.parametrize("name", AGGREGATES)
+@pytest.mark.parametrize("name", sampled(AGGREGATES, every=4))
 def test_aggregates_follow_every_kind_of_change(
     name: str, db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:
@@ -107,7 +108,7 @@ UNIONS_AND_FILTERS = {
 }
 
 
-@pytest.mark.parametrize("name", UNIONS_AND_FILTERS)
+@pytest.mark.parametrize("name", sampled(UNIONS_AND_FILTERS, every=4))
 def test_joins_and_unions_follow_every_kind_of_change(
     name: str, db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:

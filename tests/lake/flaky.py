@@ -7,13 +7,13 @@ import http.client
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
 from tests.lake.s3 import S3
 
-Trouble = Literal["none", "refuse", "slow", "hang", "cut", "full"]
+Trouble = Literal["none", "refuse", "slow", "hang", "late", "cut", "full"]
 UPLOADS = ("PUT", "POST")
 HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
 FULL = b'<?xml version="1.0"?><Error><Code>InsufficientStorage</Code><Message>The disk is full.</Message></Error>'
@@ -25,6 +25,7 @@ class Flaky:
     refuse  nobody listens, and open connections are gone
     slow    every request waits first, for `seconds`
     hang    every request waits until the trouble is over
+    late    uploads wait until `release`, also when the trouble is over; other requests pass
     cut     half of an upload's body reaches the proxy, none the store; then the connection breaks
     full    uploads are answered 507 Insufficient Storage
     """
@@ -40,6 +41,9 @@ class Flaky:
         self._passing = 0
         self._well = threading.Event()
         self._well.set()
+        self._released = threading.Event()
+        self.held = 0
+        """Uploads that wait to be released."""
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._server: ThreadingHTTPServer | None = None
@@ -66,7 +70,23 @@ class Flaky:
     def close(self) -> None:
         self._trouble = "none"
         self._well.set()
+        self.release()
         self._close()
+
+    def release(self) -> None:
+        """Let uploads that came in the trouble "late" go on to the store; nobody waits for them any more."""
+        self._released.set()
+
+    def hold(self, forward: Callable[[], None]) -> None:
+        """Forward an upload when it is released."""
+        with self._lock:
+            self.held += 1
+        self._released.wait()
+        try:
+            forward()
+        finally:
+            with self._lock:
+                self.held -= 1
 
     def meets(self, method: str) -> Trouble:
         """What happens to a request that arrives now."""
@@ -74,7 +94,7 @@ class Flaky:
             self.requests[method] += 1
             upload = method in UPLOADS
             trouble = self._trouble
-            if trouble in {"cut", "full"} and not upload:
+            if trouble in {"late", "cut", "full"} and not upload:
                 return "none"
             if trouble != "none" and self._passing > 0:
                 self._passing -= upload
@@ -160,7 +180,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if trouble in {"slow", "hang"}:
             self.proxy.pause()
-        self._forward(body)
+        if trouble == "late":
+            self.proxy.hold(lambda: self._forward(body))
+        else:
+            self._forward(body)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve
 

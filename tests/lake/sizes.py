@@ -1,4 +1,4 @@
-"""How much the proofs of the lake do: little in `make test`, all of it in `make soak-lake`."""
+"""How much the proofs of the lake do: little in `make test-all`, all of it in `make soak-lake`."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ def empty_home() -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.mark.slow
 def test_a_shop_from_orders_to_the_lake(empty_home: Path) -> None:
     """As `make demo` does it; nothing is left behind."""
     own = {"HOME": str(empty_home), "TMPDIR": str(empty_home), "COLUMNS": "200"}

@@ -13,6 +13,7 @@ from tests.lake.published import Published
 from tests.lake.s3 import S3
 from tests.lake.shop import QUERIES, Shop
 from tests.lake.sizes import FULL, REFRESHES, chance
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("sealing_key")
 
@@ -26,7 +27,7 @@ COMPACTIONS = (
 )
 
 
-@pytest.fixture(params=["folder", "folder encrypted", "s3", "s3 encrypted"])
+@pytest.fixture(params=sampled(["folder", "folder encrypted", "s3", "s3 encrypted"], every=3))
 def place(request: pytest.FixtureRequest, dsn: str) -> Iterator[Place]:
     encrypted = request.param.endswith("encrypted")
     if request.param.startswith("s3"):

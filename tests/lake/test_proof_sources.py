@@ -15,6 +15,7 @@ from tests.lake.compare import assert_equal, pg_bag
 from tests.lake.duck import Duck
 from tests.lake.places import Place
 from tests.lake.sizes import SOURCE_STEPS, chance
+from tests.sampling import sampled
 
 # The same query for PostgreSQL (with the lake's schema) and for DuckDB, which is the judge; {0} is the lake's prefix.
 QUERIES = {
@@ -124,7 +125,7 @@ class Writer:
         self.duck.run(f"CALL lake.set_option('data_inlining_row_limit', {limit})")
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("encrypted", sampled([False, True], every=2))
 def test_stream_tables_follow_a_lake(
     client: runnel.Client, db: psycopg.Connection, dsn: str, data_path: str, encrypted: bool
 ) -> None:

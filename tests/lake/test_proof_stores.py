@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 import runnel
+from tests.conftest import running_engine
 from tests.e2e.helpers import eventually
 from tests.lake.compare import assert_equal, duck_bag, pg_bag
 from tests.lake.flaky import Flaky, Trouble
@@ -18,6 +20,9 @@ from tests.lake.places import Place
 from tests.lake.s3 import S3, SECRET_KEY
 from tests.lake.shop import QUERIES, Shop
 from tests.lake.sizes import FULL
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.usefixtures("sealing_key")
 
@@ -36,6 +41,9 @@ FAILURES = """
 SELECT error_message FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_stream_tables USING (pgt_id)
 WHERE pgt_name = %s AND h.status = 'FAILED' ORDER BY refresh_id
 """
+
+SECONDS = 10.0
+"""How long a file that nobody will publish may stay in a store that works."""
 
 # A store that does not answer is given up soon, so that the test need not wait for it as long as a user would.
 IMPATIENT = (("timeout", "1"), ("connect_timeout", "1"), ("max_retries", "1"), ("retry_timeout", "3"))
@@ -73,9 +81,39 @@ def test_a_failing_store(client: runnel.Client, db: psycopg.Connection, place: P
             eventually(lambda: _agrees(db), 45, what=f"no recovery after {trouble}")
             assert_equal(duck_bag(db, duck, "s"), pg_bag(db, "s"), f"after {trouble}")
             print(f"  {well - started:.1f} s in trouble, {time.monotonic() - well:.1f} s to recover")
+            # An upload that was given up may have arrived after all, at the latest when the trouble was over.
+            eventually(lambda: not _leftovers(db, place), SECONDS, what=f"leftovers of {trouble}")
         assert client.verify("s").ok
-    # An upload that was given up may have arrived after all; it is found in the following seconds.
-    eventually(lambda: stored_files(place.data_path, place.s3) == known_files(db), 20)
+    place.check(db)
+
+
+def test_uploads_that_arrive_late_are_gone_seconds_later(
+    client: runnel.Client, db: psycopg.Connection, place: Place, flaky: Flaky
+) -> None:
+    _give_up_uploads(client, db, place, flaky)
+    flaky.be("none")
+    eventually(lambda: _agrees(db), 45)
+    # Nobody else asks the store for heads: the first looks have found nothing when the uploads arrive.
+    looks = flaky.requests["HEAD"]
+    eventually(lambda: flaky.requests["HEAD"] >= looks + 10, 40)
+    assert not _leftovers(db, place)
+    _let_arrive(db, place, flaky)
+    eventually(lambda: not _leftovers(db, place), SECONDS)
+    # And once more, should they come again.
+    assert db.execute("SELECT count(*) > 0 FROM pgtrickle.pgt_lake_uploads").fetchone() == (True,)
+    place.check(db)
+
+
+def test_uploads_of_a_former_engine_are_gone_seconds_after_the_start_of_the_next(
+    dsn: str, spark: SparkSession, db: psycopg.Connection, place: Place, flaky: Flaky
+) -> None:
+    with running_engine(dsn, spark), contextlib.closing(runnel.connect(dsn)) as client:
+        _give_up_uploads(client, db, place, flaky)
+    flaky.be("none")
+    _let_arrive(db, place, flaky)
+    with running_engine(dsn, spark):
+        eventually(lambda: not _leftovers(db, place), SECONDS)
+        eventually(lambda: _agrees(db), 45)
     place.check(db)
 
 
@@ -106,6 +144,30 @@ def test_a_refresh_by_hand_says_what_is_wrong(
     with place.duck() as duck:
         assert_equal(duck_bag(db, duck, "s"), pg_bag(db, "s"), "s")
     place.check(db)
+
+
+def _give_up_uploads(client: runnel.Client, db: psycopg.Connection, place: Place, flaky: Flaky) -> None:
+    """A refresh fails because its uploads get no answer; they are still on their way."""
+    shop = Shop(db, random.Random(3))
+    shop.open()
+    place.attach(db)
+    client.create_stream_table("s", QUERIES["wide"], "1s", "DIFFERENTIAL", sink="ducklake")
+    flaky.be("late")
+    with db.transaction():
+        shop.insert(5)
+        db.execute("DELETE FROM items WHERE id % 7 = 0")
+    eventually(lambda: _failures(db), 40)
+
+
+def _let_arrive(db: psycopg.Connection, place: Place, flaky: Flaky) -> None:
+    assert flaky.held
+    flaky.release()
+    eventually(lambda: flaky.held == 0, 10)
+    assert _leftovers(db, place)
+
+
+def _leftovers(db: psycopg.Connection, place: Place) -> set[str]:
+    return stored_files(place.data_path, place.s3) - known_files(db)
 
 
 def _everything(db: psycopg.Connection) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The property, run in small batches: `make test` runs a few, the soak as many as its time allows."""
+"""The property, run in small batches: the tests run a few, the soak as many as its time allows."""
 
 from __future__ import annotations
 

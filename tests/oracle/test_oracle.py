@@ -7,6 +7,7 @@ import pytest
 from tests.oracle.batches import Batches
 from tests.oracle.replay import Oracle
 from tests.oracle.scenario import Mismatch, Scenario
+from tests.sampling import sampled
 
 BATCHES = 4
 
@@ -16,8 +17,7 @@ def batches(oracle: Oracle) -> Batches:
     return Batches(oracle.replay, most_steps=3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(BATCHES))
+@pytest.mark.parametrize("number", sampled(range(BATCHES), every=BATCHES))
 def test_stream_tables_equal_their_queries(batches: Batches, number: int) -> None:
     batches.run(number)
 

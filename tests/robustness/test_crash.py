@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections import Counter
+from dataclasses import dataclass, fields
 from typing import Any
 
 import psycopg
@@ -24,8 +25,24 @@ STARTING_KILLS = min(3, ENGINE_KILLS)
 SERVER_KILLS = int(os.environ.get("RUNNEL_SERVER_KILLS", "5"))
 
 
-@pytest.mark.slow
-def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Process]) -> None:
+@dataclass(frozen=True)
+class Kills:
+    """How often what is killed."""
+
+    engine: int
+    starting: int
+    server: int
+
+    def plan(self) -> list[str]:
+        return [field.name for field in fields(self) for _ in range(getattr(self, field.name))]
+
+
+ONCE = Kills(engine=1, starting=0, server=1)
+OFTEN = Kills(engine=ENGINE_KILLS - STARTING_KILLS, starting=STARTING_KILLS, server=SERVER_KILLS)
+
+
+@pytest.mark.parametrize("kills", [ONCE, pytest.param(OFTEN, marks=pytest.mark.slow)], ids=["once", "often"])
+def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Process], kills: Kills) -> None:
     seed = int(os.environ.get("RUNNEL_CRASH_SEED", time.time_ns() % 1_000_000))
     print(f"RUNNEL_CRASH_SEED={seed}")
     stack = Stack(durable, processes, random.Random(seed))
@@ -39,7 +56,7 @@ def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Pro
     writers = Writers(durable.dsn, seed=seed)
     writers.start()
     try:
-        _break_things(stack)
+        _break_things(stack, kills)
     finally:
         writers.stop()
     print(f"{dict(stack.hits)}, {writers.committed} transactions")
@@ -49,12 +66,12 @@ def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Pro
     assert stack.engine.stop() == 0, stack.engine.tail()
     assert not stack.engine.leftovers(), "left behind by an engine that ended well"
     within = sum(n for what, n in stack.hits.items() if "within" in what)
-    assert within >= (ENGINE_KILLS + SERVER_KILLS) // 3, f"too few crashes hit a refresh: {stack.hits}"
+    assert within >= len(kills.plan()) // 3, f"too few crashes hit a refresh: {stack.hits}"
 
 
-def _break_things(stack: Stack) -> None:
+def _break_things(stack: Stack, kills: Kills) -> None:
     """Kill in random order. A crashed server keeps its engine: that one has to find its way back."""
-    plan = ["engine"] * (ENGINE_KILLS - STARTING_KILLS) + ["starting"] * STARTING_KILLS + ["server"] * SERVER_KILLS
+    plan = kills.plan()
     stack.chance.shuffle(plan)
     for what in plan:
         with psycopg.connect(stack.server.dsn, autocommit=True) as conn:

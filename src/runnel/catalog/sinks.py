@@ -60,11 +60,15 @@ RETURNING upload_id
 """
 END_UPLOADS = "DELETE FROM pgtrickle.pgt_lake_uploads WHERE upload_id = ANY(%s)"
 # The server may still be finishing the transaction of an engine that is gone: its files are left alone until it has.
-ENDED_UPLOADS = """
-SELECT upload_id, lake, path, pg_xact_status(xid), extract(epoch FROM clock_timestamp() - started_at)::float8
-FROM pgtrickle.pgt_lake_uploads
-WHERE pg_xact_status(xid) IS DISTINCT FROM 'in progress' ORDER BY upload_id
+GIVE_UP_UPLOADS = """
+UPDATE pgtrickle.pgt_lake_uploads SET given_up_at = clock_timestamp()
+WHERE given_up_at IS NULL AND pg_xact_status(xid) IS DISTINCT FROM 'in progress'
 """
+GIVEN_UP_UPLOADS = """
+SELECT upload_id, lake, path, pg_xact_status(xid), extract(epoch FROM clock_timestamp() - given_up_at)::float8
+FROM pgtrickle.pgt_lake_uploads WHERE given_up_at IS NOT NULL ORDER BY upload_id
+"""
+STORE_FAILED = "UPDATE pgtrickle.pgt_lake_uploads SET given_up_at = clock_timestamp() WHERE upload_id = ANY(%s)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +109,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that may have been written by a transaction that has ended."""
+    """A file of a transaction that has ended: it may have been written, and may still be."""
 
     id: int
     lake: str | None
@@ -113,7 +117,7 @@ class Upload:
     status: str | None
     """committed, aborted, or None when the transaction is too old to tell."""
     age: float
-    """Seconds since the upload began."""
+    """Seconds since it was given up."""
 
 
 def load_sinks(conn: Connection) -> dict[int, Sink]:
@@ -173,6 +177,12 @@ def end_uploads(conn: Connection, ids: Sequence[int]) -> None:
     conn.execute(END_UPLOADS, (list(ids),))
 
 
-def ended_uploads(conn: Connection) -> list[Upload]:
+def given_up_uploads(conn: Connection) -> list[Upload]:
     """Files of transactions that are over and were not accounted for."""
-    return [Upload(*row) for row in conn.execute(ENDED_UPLOADS)]
+    conn.execute(GIVE_UP_UPLOADS)
+    return [Upload(*row) for row in conn.execute(GIVEN_UP_UPLOADS)]
+
+
+def store_failed(conn: Connection, ids: Sequence[int]) -> None:
+    """The store did not answer: what was on its way may arrive when it does, so the time of waiting begins anew."""
+    conn.execute(STORE_FAILED, (list(ids),))

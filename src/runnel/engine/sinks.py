@@ -67,7 +67,7 @@ def remove_sink(publication: Publication, sink: Sink) -> None:
 
 
 def tidy(refresher: Refresher) -> None:
-    """Finish row maps; remove what stream tables dropped by plain DROP TABLE have published, and unpublished files."""
+    """Finish row maps; remove what stream tables dropped by plain DROP TABLE have published; look for leftovers."""
     conn = refresher.conn
     try:
         for sink in sinks.abandoned_sinks(conn):
@@ -75,7 +75,7 @@ def tidy(refresher: Refresher) -> None:
                 remove_sink(publication, sink)
                 publication.commit_others()
         refresher.complete_maps()
-        refresher.publisher.sweep()
+        refresher.publisher.leftovers.wake()
     except RunnelError as error:
         log.info("lakes are tidied later: %s", error)
 

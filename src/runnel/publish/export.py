@@ -42,4 +42,5 @@ def export_changes(
     path = sink.delta_export_path + name
     uploads.start(None, [path])
     open_store(path, store_options(path, lakes)).put(path, memoryview(file.data))
+    uploads.arrived([path])
     return path

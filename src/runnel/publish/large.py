@@ -79,6 +79,7 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
     first = job.standing.next_row_id
     began = time.perf_counter()
     files = [file for file in write_slices(sessions, spec, queries, names) if file is not None]
+    job.files.arrived(table, names)
     job.files.milliseconds += (time.perf_counter() - began) * 1000
     with job.snapshot() as draft:
         starts = replace_files(job, draft, table, files)

@@ -23,7 +23,7 @@ from runnel.catalog.sinks import Sink
 from runnel.errors import RunnelError, TransientError
 from runnel.lake import catalog
 from runnel.lake.commit import begin_snapshot, finish
-from runnel.lake.model import Lake
+from runnel.lake.storage import StoreError
 from runnel.lake.tables import drop_table
 from runnel.lake.views import drop_view
 from runnel.model.names import Name
@@ -32,13 +32,14 @@ from runnel.publish.columns import SETTINGS, PublishedColumn, published
 from runnel.publish.export import export_changes
 from runnel.publish.job import Job, fits
 from runnel.publish.large import complete_map, is_large, prepare_large, publish_large
+from runnel.publish.leftovers import Leftovers
 from runnel.publish.model import Published, Refreshed, Result
 from runnel.publish.options import check_columns
 from runnel.publish.places import KnownTables, Standing, stand
 from runnel.publish.rowmap import drop_map
 from runnel.publish.session import Connections, LakeSession
 from runnel.publish.stored import StoredFiles
-from runnel.publish.uploads import Uploads, sweep
+from runnel.publish.uploads import Uploads
 from runnel.publish.whole import publish_whole
 from runnel.publish.write import FileWriter
 
@@ -57,11 +58,13 @@ class Publisher:
     dsn: str
     sessions: Sessions
     connections: Connections = field(init=False)
+    leftovers: Leftovers = field(init=False)
     stored: StoredFiles = field(default_factory=StoredFiles)
     known: KnownTables = field(default_factory=KnownTables)
 
     def __post_init__(self) -> None:
         self.connections = Connections(self.dsn)
+        self.leftovers = Leftovers(self.dsn)
 
     @contextmanager
     def publication(self, conn: Connection) -> Iterator[Publication]:
@@ -69,23 +72,14 @@ class Publisher:
         current = Publication(self, conn)
         try:
             yield current
-        except BaseException:
-            current.undo()
+        except BaseException as error:
+            current.undo(error)
             raise
         current.uploads.done()
 
-    def sweep(self) -> int:
-        """Remove files that failed transactions, or a killed engine, left behind."""
-        observer = self.connections.observer()
-        lakes = load_lakes(observer)
-
-        def reach(name: str) -> tuple[Lake, Connection]:
-            return lakes[name], self.connections.session(observer, lakes[name]).observer
-
-        return sweep(observer, reach, lakes)
-
     def close(self) -> None:
         """Let go of all connections."""
+        self.leftovers.close()
         self.connections.close()
 
 
@@ -165,17 +159,21 @@ class Publication:
                 if session.remote and session.conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                     session.conn.execute("COMMIT")
 
-    def undo(self) -> None:
+    def undo(self, error: BaseException) -> None:
         """After a failure: what was uploaded goes, if it is sure that nothing of it was committed."""
         for session in self._lakes.values():
             if session.remote:
                 self.publisher.connections.forget(session.lake.name)
         if not self.uploads.any:
             return
+        connections = self.publisher.connections
         try:
-            self.publisher.sweep()
-        except (RunnelError, psycopg.Error) as error:
-            log.info("files of the failed refresh are left to the next sweep: %s", error)
+            # A store that has just failed would only make us wait.
+            if not isinstance(error, StoreError):
+                self.uploads.undo(connections, load_lakes(connections.observer()))
+        except (RunnelError, psycopg.Error) as trouble:
+            log.info("files of the failed refresh are removed later: %s", trouble)
+        self.publisher.leftovers.wake()
 
     # -- details -------------------------------------------------------------------------------------------
 

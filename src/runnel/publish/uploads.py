@@ -1,7 +1,8 @@
 """Files on their way: known to the database before they are written, so that none is left behind.
 
-A transaction that fails takes its files with it at once. What a killed engine leaves is found by the next one. A file
-is only removed when its transaction has ended and no row of the lake's catalog names it.
+A transaction that fails takes the files that have arrived with it at once. What may still arrive, and what a killed
+engine leaves, is looked for by `leftovers`. A file is only removed when its transaction has ended and no row of the
+lake's catalog names it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from typing import Any
 import psycopg
 
 from runnel.catalog import sinks
+from runnel.catalog.sinks import Upload
 from runnel.errors import RunnelError
 from runnel.lake import catalog
 from runnel.lake.model import Lake
 from runnel.lake.storage import Store, open_store
+from runnel.publish.session import Connections
 
 log = logging.getLogger(__name__)
-
-LATE_SECONDS = 120.0
-"""How long after its start an upload may still reach the store."""
 
 Connection = psycopg.Connection[Any]
 
@@ -34,11 +34,16 @@ class Uploads:
     observer: Callable[[], Connection]
     xid: Callable[[], str]
     _ids: dict[str, int] = field(default_factory=dict)
+    _arrived: set[int] = field(default_factory=set)
 
     def start(self, lake: str | None, paths: Sequence[str]) -> None:
         """Remember files before they are written."""
         ids = sinks.start_uploads(self.observer(), lake, self.xid(), paths)
         self._ids.update(zip(paths, ids, strict=True))
+
+    def arrived(self, paths: Iterable[str]) -> None:
+        """The store has said that it has the files: none of them will come later."""
+        self._arrived.update(self._ids[path] for path in paths)
 
     def abandon(self, store: Store, paths: Sequence[str]) -> None:
         """Remove files that the transaction will not publish after all."""
@@ -46,7 +51,7 @@ class Uploads:
         try:
             store.discard(paths)
         except RunnelError as error:
-            log.info("left to the sweep: %s", error)
+            log.info("left for later: %s", error)
         else:
             sinks.end_uploads(self.observer(), ids)
 
@@ -56,38 +61,38 @@ class Uploads:
             sinks.end_uploads(self.observer(), list(self._ids.values()))
             self._ids.clear()
 
+    def undo(self, connections: Connections, lakes: Mapping[str, Lake]) -> None:
+        """The transaction has failed: remove what has arrived."""
+        observer = self.observer()
+        for upload in sinks.given_up_uploads(observer):
+            if upload.id in self._arrived:
+                store = store_of(upload, lakes)
+                if store is not None and not is_published(upload, connections, lakes):
+                    store.discard([upload.path])
+                sinks.end_uploads(observer, [upload.id])
+
     @property
     def any(self) -> bool:
         """Whether anything was, or was to be, written."""
         return bool(self._ids)
 
 
-def sweep(observer: Connection, reach: Callable[[str], tuple[Lake, Connection]], lakes: Mapping[str, Lake]) -> int:
-    """Remove what ended transactions left behind; how many files."""
-    removed = 0
-    finished: list[int] = []
-    for upload in sinks.ended_uploads(observer):
-        try:
-            if upload.lake is None:
-                # An exported delta: no catalog knows it, its transaction's fate decides.
-                if upload.status == "aborted":
-                    open_store(upload.path, store_options(upload.path, lakes.values())).discard([upload.path])
-                    removed += 1
-            elif upload.lake in lakes:
-                lake, conn = reach(upload.lake)
-                if not _is_known(conn, lake, upload.path):
-                    open_store(upload.path, lake.options).discard([upload.path])
-                    removed += 1
-                    # An upload that was given up may still arrive: it is looked for once more when it must be over.
-                    if upload.age < LATE_SECONDS and not open_store(upload.path).is_local:
-                        continue
-            finished.append(upload.id)
-        except (RunnelError, psycopg.Error) as error:
-            # The store or the server may be back at the next sweep.
-            log.info("could not remove %s: %s", upload.path, error)
-    if finished:
-        sinks.end_uploads(observer, finished)
-    return removed
+def store_of(upload: Upload, lakes: Mapping[str, Lake]) -> Store | None:
+    """Where the file of an ended transaction would lie; None if it is nobody's any more, or published for sure."""
+    if upload.lake is None:
+        # An exported delta: no catalog knows it, its transaction's fate decides.
+        aborted = upload.status == "aborted"
+        return open_store(upload.path, store_options(upload.path, lakes.values())) if aborted else None
+    lake = lakes.get(upload.lake)
+    return None if lake is None else open_store(upload.path, lake.options)
+
+
+def is_published(upload: Upload, connections: Connections, lakes: Mapping[str, Lake]) -> bool:
+    """Whether the catalog of its lake names a file."""
+    if upload.lake is None:
+        return False
+    lake = lakes[upload.lake]
+    return _is_known(connections.session(connections.observer(), lake).observer, lake, upload.path)
 
 
 def store_options(path: str, lakes: Iterable[Lake]) -> Mapping[str, str]:

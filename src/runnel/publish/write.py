@@ -118,6 +118,10 @@ class FileWriter:
         self.uploads.start(self.lake.name, [table.path + name for name in names])
         return names
 
+    def arrived(self, table: LakeTable, names: Sequence[str]) -> None:
+        """Files that somebody else has written."""
+        self.uploads.arrived([table.path + name for name in names])
+
     def abandon(self, table: LakeTable, files: Sequence[WrittenFile]) -> None:
         """Files that turned out to be of no use."""
         self.uploads.abandon(open_store(table.path, self.lake.options), [table.path + file.path for file in files])
@@ -133,6 +137,7 @@ class FileWriter:
                 self.uploads.start(self.lake.name, [table.path + only.file.path])
                 began = time.perf_counter()
                 store.put(table.path + only.file.path, memoryview(only.data))
+                self.uploads.arrived([table.path + only.file.path])
                 self.milliseconds += (time.perf_counter() - began) * 1000
             return [only.file for only in ahead]
         with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
@@ -142,7 +147,8 @@ class FileWriter:
                 waiting.append(pool.submit(store.put, table.path + encoded.file.path, memoryview(encoded.data)))
                 sent.append(encoded.file)
             began = time.perf_counter()
-            for each in waiting:
+            for each, file in zip(waiting, sent, strict=True):
                 each.result()
+                self.uploads.arrived([table.path + file.path])
             self.milliseconds += (time.perf_counter() - began) * 1000
         return sent
