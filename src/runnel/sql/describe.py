@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import sql as psql
 
+from runnel.catalog.lost import is_about_the_moment
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.model.types import Column, PgType
@@ -135,20 +136,14 @@ def _create_probe(conn: psycopg.Connection, query: str, *, point: bool = False) 
         # prepare=True speaks the extended protocol, in which a text with a second statement is refused.
         conn.execute(f"{prefix}{text}\n".encode(), prepare=True)
     except psycopg.Error as error:
-        if _not_the_querys_fault(error):
+        if is_about_the_moment(error):
+            # Taken for a verdict on the query it would change the table's mode.
             raise
         position = error.diag.statement_position
         if not point or position is None:
             raise user_error(error) from None
         skipped = len(query) - len(query.lstrip())
         raise user_error(error, pointer(query, int(position) - 1 - len(prefix) + skipped)) from None
-
-
-def _not_the_querys_fault(error: psycopg.Error) -> bool:
-    """A lost connection, a shutdown, a conflict: taken for a verdict on the query it would change the table's mode."""
-    state = error.sqlstate
-    lost = isinstance(error, psycopg.OperationalError) and state is None
-    return lost or (state is not None and (state[:2] in ("08", "40", "55") or state.startswith("57P")))
 
 
 def is_from_server(error: Exception) -> bool:
