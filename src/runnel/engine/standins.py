@@ -137,6 +137,7 @@ class Standins:
             bring_in_step(conn, lake, catalog.tables(there, lake, head))
             if lake.dsn is None:
                 _install_trigger(conn, lake)
+                _identify(conn, lake)
             self._versions[lake.name] = version
         self._heads[lake.name] = head
         return True
@@ -343,3 +344,19 @@ def _install_trigger(conn: Connection, lake: Lake) -> None:
             conn.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {TRIGGER}".encode())
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
         log.info("lake %s is looked at every second: %s", lake.name, error.diag.message_primary)
+
+
+def _identify(conn: Connection, lake: Lake) -> None:
+    """Let the catalog's tables be part of a publication; whoever made the lake may have left out the keys."""
+    try:
+        with conn.transaction():
+            conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
+            conn.execute(
+                "SELECT pgtrickle._identify(ARRAY(SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace(%s) "
+                "AND relname LIKE 'ducklake%%'))",
+                (quote(lake.schema),),
+            )
+    except psycopg.errors.LockNotAvailable:
+        log.info(
+            "the tables of lake %s are in use; they are looked at again after its next change of tables", lake.name
+        )

@@ -31,6 +31,7 @@ def create_map(conn: Connection, pgt_id: int) -> None:
     table = map_table(pgt_id)
     conn.execute(f"DROP TABLE IF EXISTS {table}".encode())
     conn.execute(f"CREATE TABLE {table} (h int8 NOT NULL, h2 int8 NOT NULL, row_id int8 NOT NULL)".encode())
+    conn.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL".encode())
 
 
 def index_map(conn: Connection, pgt_id: int) -> None:
@@ -116,6 +117,7 @@ def fill_from(conn: Connection, pgt_id: int, columns: Columns, output: str, star
         f"CREATE TABLE {table} AS SELECT {h} AS h, {h2} AS h2, {int(start)} - 1 + row_number() OVER () AS row_id "
         f"FROM ONLY {output} t".encode()
     ).rowcount
+    conn.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL".encode())
     for setting in ("synchronize_seqscans", "max_parallel_workers_per_gather", "enable_indexscan",
                     "enable_indexonlyscan", "enable_bitmapscan"):  # fmt: skip
         conn.execute(f"SET LOCAL {setting} = DEFAULT".encode())
