@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from runnel.catalog import requests as calls
-from runnel.catalog import store
+from runnel.catalog.claim import claim
 from runnel.catalog.rows import Request
 from runnel.errors import RunnelError, UserError
 
@@ -23,8 +23,7 @@ class FakeEngine:
 
     def __init__(self, dsn: str) -> None:
         self.conn = psycopg.connect(dsn, autocommit=True)
-        assert store.try_engine_lock(self.conn)
-        store.register_engine(self.conn, host="here", os_pid=1, version="1", spark_master=None)
+        assert claim(self.conn, host="here", os_pid=1, version="1", spark_master=None)
         self.conn.execute("LISTEN pgtrickle_request")
         self.answer: Answer = lambda request: None
         self.seen: list[Request] = []
@@ -158,7 +157,7 @@ def loopbacks(db: psycopg.Connection) -> int:
 
 def test_a_cancelled_call_withdraws_its_request(db: psycopg.Connection, dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as idle:
-        assert store.try_engine_lock(idle)
+        assert claim(idle, host="here", os_pid=1, version="1", spark_master=None)
         db.execute("SET statement_timeout = '300ms'")
         with pytest.raises(psycopg.errors.QueryCanceled):
             db.execute("SELECT pgtrickle.refresh_stream_table('x')")
@@ -171,7 +170,7 @@ def test_a_cancelled_call_withdraws_its_request(db: psycopg.Connection, dsn: str
 
 def test_an_engine_that_dies_is_noticed(db: psycopg.Connection, dsn: str) -> None:
     dying = psycopg.connect(dsn, autocommit=True)
-    assert store.try_engine_lock(dying)
+    assert claim(dying, host="here", os_pid=1, version="1", spark_master=None)
     threading.Timer(0.3, dying.close).start()
     begun = time.monotonic()
     with pytest.raises(psycopg.errors.AdminShutdown, match="engine stopped before"):

@@ -9,6 +9,7 @@ import pytest
 
 from runnel.catalog import migrate as migration
 from runnel.catalog import store
+from runnel.catalog.claim import claim, holder, release
 from runnel.catalog.rows import Dependency, Refresh
 from runnel.errors import UserError
 from tests.catalog.helpers import capture, changes, oid_of, state_of, stream_table
@@ -61,7 +62,7 @@ def test_a_role_without_superuser_rights_can_install(catalog_server: str) -> Non
             owner.execute("INSERT INTO t VALUES (3)")
             assert changes(owner, oid) == [(0, None, None), (1, 1, 2)]
             owner.execute("SELECT pgtrickle._capture_cleanup()")
-            assert store.try_engine_lock(owner)
+            assert claim(owner, host="h", os_pid=7, version="1", spark_master=None)
             with pytest.raises(psycopg.Error, match="dblink extension is not installed"):
                 owner.execute("SELECT pgtrickle.refresh_stream_table('x')")
     finally:
@@ -148,13 +149,12 @@ def test_health_and_buffers(db: psycopg.Connection, st: int) -> None:
     assert health.pop("scheduler_running") == "ERROR"
     assert set(health.values()) == {"OK"}
     store.set_status(db, st, "ERROR", "broken")
-    assert store.try_engine_lock(db)
-    store.register_engine(db, host="h", os_pid=7, version="1", spark_master="local[2]")
+    assert claim(db, host="h", os_pid=7, version="1", spark_master="local[2]")
     rows = {r[0]: r[1:] for r in db.execute("SELECT * FROM pgtrickle.health_check()")}
     assert rows["scheduler_running"][0] == "OK"
     assert rows["error_tables"] == ("ERROR", "public.st: broken")
-    store.unregister_engine(db)
-    assert store.load_engine(db) is None
+    release(db)
+    assert holder(db) is None
     db.execute("INSERT INTO orders VALUES (1)")
     sizes = db.execute(
         "SELECT stream_table, source_table, cdc_mode, pending_rows, buffer_bytes > 0 "

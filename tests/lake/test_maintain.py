@@ -17,7 +17,7 @@ import pytest
 from runnel.lake.catalog import data_files, head, table_by_id
 from runnel.lake.changes import plan_changes, read_changes
 from runnel.lake.files import end_data_file
-from runnel.lake.maintain import Settings, maintain
+from runnel.lake.maintain import Settings, alone, maintain
 from runnel.lake.parquet import file_name
 from runnel.lake.scan import plan_scan, read_all
 from runnel.lake.tables import column, create_table
@@ -280,10 +280,11 @@ def test_one_maintenance_at_a_time_and_what_a_killed_one_left(lake: Writer, dsn:
     left.write_bytes(b"x")
     uncommitted = Path(table.path) / file_name()
     uncommitted.write_bytes(b"x")
-    lock = "SELECT {}(hashtextextended('runnel lake maintenance ducklake', 0))"
-    with psycopg.connect(dsn, autocommit=True) as other:
-        other.execute(lock.format("pg_advisory_lock").encode())
-        assert maintain(lake.conn, lake.observer, lake.lake, EAGER).skipped.keys() == {"*"}
+    with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+        with alone(one, lake.lake) as first, alone(other, lake.lake) as second:
+            assert (first, second) == (True, False)
+        with alone(other, lake.lake) as again:
+            assert again
     report = maintain(lake.conn, lake.observer, lake.lake, Settings(min_files=2), stopping=lambda: True)
     assert (report.tables, left.exists()) == ([], True)
     report = maintain(lake.conn, lake.observer, lake.lake, Settings(min_files=2))

@@ -45,6 +45,8 @@ def create_state(conn: psycopg.Connection, stage: Stage, tables: StageTables, ow
 def _create(conn: psycopg.Connection, name: str, columns: list[str], owner: str) -> None:
     conn.execute(f"CREATE TABLE {name} ({', '.join(columns)})".encode())
     conn.execute("SELECT pgtrickle._without_statistics(%s::regclass)", (name,))
+    # No key, so a publication FOR ALL TABLES would forbid updates; it costs nothing unless changes are decoded.
+    conn.execute(f"ALTER TABLE {name} REPLICA IDENTITY FULL".encode())
     conn.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quote(owner)}".encode())
 
 

@@ -8,7 +8,8 @@ counted, and when there are many the table is truncated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
@@ -20,10 +21,13 @@ from runnel.apply.output import output_columns
 from runnel.apply.recursion import create_walk, walk_table
 from runnel.apply.tables import StageTables, typed
 from runnel.catalog.owner import mark_session
+from runnel.catalog.temporary import drop_temporary
 from runnel.model.names import quote
 from runnel.plan.stage import GroupHead, PartitionHead, RecursiveHead, Stage
 
 _TRUNCATE_AFTER = 5_000
+TEMPORARY = re.compile(r"pgt_(?:load|delta|touched|b|walk)_(\d+)_")
+"""Names of temporary tables; the number is the stream table's."""
 
 Places = Sequence[tuple[Stage, StageTables]]
 
@@ -47,6 +51,7 @@ class Scratch:
             self._empty(conn, [n for stage, tables in places if stage.index in used for n in _names(stage, tables)])
         else:
             mark_session(conn)
+            self._drop(conn, lambda id_: id_ != pgt_id)
             for stage, tables in places:
                 # The engine owns them, not the table's owner, whose DROP OWNED would take them from a running session.
                 _create(conn, stage, tables, owner)
@@ -56,6 +61,17 @@ class Scratch:
     def use(self, pgt_id: int, stages: Iterable[int]) -> None:
         """Remember that tables of these stages are about to be filled."""
         self._used.setdefault(pgt_id, set()).update(stages)
+
+    def keep_only(self, conn: psycopg.Connection, tables: Container[int]) -> None:
+        """Drop the temporary tables of all other stream tables: they were dropped, or have another plan now."""
+        self._drop(conn, tables.__contains__)
+        for pgt_id in [i for i in self._made if i not in tables]:
+            del self._made[pgt_id]
+            self._used.pop(pgt_id, None)
+
+    def _drop(self, conn: psycopg.Connection, keep: Callable[[int], bool]) -> None:
+        for name in drop_temporary(conn, TEMPORARY, keep):
+            self._dead.pop(f"pg_temp.{quote(name)}", None)
 
     def forget(self) -> None:
         """The session is gone, or was rolled back to before its tables were made."""

@@ -35,10 +35,7 @@ FROM pg_class c JOIN pgtrickle.pgt_stream_tables t ON c.relname ~ ('^[a-z]+_' ||
 WHERE c.relnamespace = 'pgtrickle_state'::regnamespace AND c.relkind = 'r' AND t.pgt_schema = %s AND t.pgt_name = %s
 """
 
-# Whoever holds this lock is the engine.
-_ENGINE = """
-SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 1920298606 AND objid = 1 AND objsubid = 2
-"""
+_ENGINE = "SELECT WHERE pgtrickle._engine_alive()"
 
 _SLOW_MS = 5_000.0
 _SECONDS_FOR_ENGINE = 120.0

@@ -1,8 +1,8 @@
 """Install and upgrade Runnel's schemas on a PostgreSQL 18 server.
 
 Migrations are numbered SQL files beside this module. Each runs once, in its own transaction together with
-the row that records it, and under an advisory lock, so that two engines starting at once cannot collide and
-an interrupted upgrade continues where it stopped.
+the row that records it, and under a lock on the table of these rows, so that two engines starting at once cannot
+collide, no other role can hold them up, and an interrupted upgrade continues where it stopped.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ import logging
 import re
 from dataclasses import dataclass
 from importlib import metadata, resources
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
+from runnel.catalog.sessions import connect
 from runnel.errors import UserError
 
 log = logging.getLogger(__name__)
 
 MINIMUM_SERVER = 18
 EXTENSION_SCHEMA = "pgtrickle_ext"
-MIGRATION_LOCK = (1920298606, 2)
+LOCK_TIMEOUT = "60s"
+LEDGER_TRIES = 3
 
-LOCK = "SELECT pg_advisory_lock(%s, %s)"
-UNLOCK = "SELECT pg_advisory_unlock(%s, %s)"
+# Readers of the catalog do not stand in the way of this lock, and only its owner can take it.
+LOCK = "LOCK TABLE pgtrickle.pgt_migrations IN SHARE ROW EXCLUSIVE MODE"
 CREATE_LEDGER = """
 CREATE SCHEMA IF NOT EXISTS pgtrickle;
 CREATE TABLE IF NOT EXISTS pgtrickle.pgt_migrations (
@@ -62,7 +65,7 @@ def migrations() -> list[Migration]:
 
 
 def migrate(
-    dsn_or_conn: str | psycopg.Connection[tuple[object, ...]],
+    dsn_or_conn: str | psycopg.Connection[Any],
     *,
     loopback: str | None = None,
     version: str | None = None,
@@ -73,7 +76,7 @@ def migrate(
     the engine; without it they use the server's socket. `version` is what `pgtrickle.version()` answers.
     """
     if isinstance(dsn_or_conn, str):
-        with psycopg.connect(dsn_or_conn, autocommit=True) as conn:
+        with connect(dsn_or_conn, "runnel migrate") as conn:
             return _migrate(conn, loopback, version or package_version())
     if dsn_or_conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         raise UserError("migrations need a connection with no open transaction")
@@ -93,7 +96,7 @@ def package_version() -> str:
         return "0.0.0"
 
 
-def check_server(conn: psycopg.Connection[tuple[object, ...]]) -> None:
+def check_server(conn: psycopg.Connection[Any]) -> None:
     """Refuse servers that lack what refreshes are built on (MERGE ... RETURNING old, new)."""
     number = conn.info.server_version
     if number // 10000 < MINIMUM_SERVER:
@@ -104,44 +107,61 @@ def check_server(conn: psycopg.Connection[tuple[object, ...]]) -> None:
         )
 
 
-def _migrate(conn: psycopg.Connection[tuple[object, ...]], loopback: str | None, version: str) -> list[int]:
+def _migrate(conn: psycopg.Connection[Any], loopback: str | None, version: str) -> list[int]:
     check_server(conn)
-    conn.execute(LOCK, MIGRATION_LOCK)
-    try:
-        known = migrations()
-        done = _applied(conn)
-        newest = known[-1].version
-        if done and max(done) > newest:
-            raise UserError(
-                f"the database was upgraded by a newer Runnel (schema {max(done)}, this one knows {newest})",
-                hint="upgrade this installation of Runnel",
-            )
-        _install_dblink(conn)
-        fresh = [step for step in known if step.version not in done]
-        for step in fresh:
-            with conn.transaction():
-                conn.execute(step.text.encode())
-                conn.execute(RECORD, (step.version, step.name))
-        with conn.transaction():
-            conn.execute(SET_SETTING, ("version", version))
-            if loopback is not None:
-                conn.execute(SET_SETTING, ("loopback", loopback))
-        return [step.version for step in fresh]
-    finally:
-        # A broken connection has lost the lock anyway; its own error must reach the caller, not this one.
-        if not conn.closed:
-            conn.execute(UNLOCK, MIGRATION_LOCK)
+    known = migrations()
+    done = _applied(conn)
+    newest = known[-1].version
+    if done and max(done) > newest:
+        raise UserError(
+            f"the database was upgraded by a newer Runnel (schema {max(done)}, this one knows {newest})",
+            hint="upgrade this installation of Runnel",
+        )
+    _install_dblink(conn)
+    fresh = [step.version for step in known if step.version not in done and _apply(conn, step)]
+    with conn.transaction():
+        conn.execute(SET_SETTING, ("version", version))
+        if loopback is not None:
+            conn.execute(SET_SETTING, ("loopback", loopback))
+    return fresh
 
 
-def _applied(conn: psycopg.Connection[tuple[object, ...]]) -> set[int]:
-    exists = conn.execute(LEDGER_EXISTS).fetchone()
-    if exists is None or not exists[0]:
-        # Asked first so that a role that may not create schemas can still start on an installed database.
-        conn.execute(CREATE_LEDGER)
-    return {int(str(row[0])) for row in conn.execute(APPLIED)}
+def _apply(conn: psycopg.Connection[Any], step: Migration) -> bool:
+    """Take one step, unless somebody else has just taken it."""
+    with conn.transaction():
+        _lock(conn)
+        if step.version in _versions(conn):
+            return False
+        conn.execute(step.text.encode())
+        conn.execute(RECORD, (step.version, step.name))
+    return True
 
 
-def _install_dblink(conn: psycopg.Connection[tuple[object, ...]]) -> None:
+def _lock(conn: psycopg.Connection[Any]) -> None:
+    conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
+    conn.execute(LOCK)
+
+
+def _applied(conn: psycopg.Connection[Any]) -> set[int]:
+    for attempt in range(LEDGER_TRIES):
+        exists = conn.execute(LEDGER_EXISTS).fetchone()
+        if exists is not None and exists[0]:
+            # Asked first so that a role that may not create schemas can still start on an installed database.
+            break
+        try:
+            conn.execute(CREATE_LEDGER)
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateSchema):
+            # Another engine makes it in this moment; IF NOT EXISTS does not see what is not committed yet.
+            if attempt == LEDGER_TRIES - 1:
+                raise
+    return _versions(conn)
+
+
+def _versions(conn: psycopg.Connection[Any]) -> set[int]:
+    return {int(row[0]) for row in conn.execute(APPLIED)}
+
+
+def _install_dblink(conn: psycopg.Connection[Any]) -> None:
     """The engine works without dblink; only the SQL functions that wait for it need the extension."""
     found = conn.execute(HAS_DBLINK).fetchone()
     if found is not None and found[0]:
@@ -149,6 +169,7 @@ def _install_dblink(conn: psycopg.Connection[tuple[object, ...]]) -> None:
     schema = sql.Identifier(EXTENSION_SCHEMA)
     try:
         with conn.transaction():
+            _lock(conn)
             conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
             conn.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS dblink SCHEMA {}").format(schema))
     except psycopg.Error as error:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
-from psycopg.rows import class_row, dict_row
+from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from runnel.catalog.rows import (
@@ -28,18 +28,20 @@ from runnel.errors import EngineBug
 
 Connection = psycopg.Connection[Any]
 
-ENGINE_LOCK = (1920298606, 1)
-
-SELECT_STREAM_TABLES = """
+# Moments that Python cannot tell are none: one such value must not hide the other rows.
+_MOMENTS = ", ".join(
+    f"CASE WHEN {name} BETWEEN '1970-01-02' AND '9999-01-01' THEN {name} END AS {name}"
+    for name in ("data_timestamp", "last_refresh_at", "retry_at", "created_at", "updated_at")
+)
+SELECT_STREAM_TABLES = f"""
 SELECT
     pgt_id, pgt_relid, pgt_schema, pgt_name, owner, original_query, defining_query, schedule, refresh_mode,
     effective_mode, mode_reason, status, is_populated, needs_reinit, settings, frontier, version,
-    definition_version, uses_clock, data_timestamp, last_refresh_at, consecutive_errors, last_error, retry_at,
-    created_at, updated_at, ducklake_expired
+    definition_version, uses_clock, consecutive_errors, last_error, ducklake_expired, {_MOMENTS}
 FROM pgtrickle.pgt_stream_tables
 WHERE %(pgt_id)s::bigint IS NULL OR pgt_id = %(pgt_id)s
 ORDER BY pgt_id
-"""
+""".encode()  # noqa: S608  (made of the names above)
 SELECT_DEPENDENCIES = """
 SELECT pgt_id, source_relid, source_type, source_name, columns_used, column_types, source_pgt_id
 FROM pgtrickle.pgt_dependencies ORDER BY pgt_id, source_relid
@@ -111,9 +113,9 @@ VALUES (
 """
 COUNT_FAILURE = """
 UPDATE pgtrickle.pgt_stream_tables SET
-    consecutive_errors = consecutive_errors + 1, last_error = %(error)s, updated_at = now(),
+    consecutive_errors = least(consecutive_errors, 1000000) + 1, last_error = %(error)s, updated_at = now(),
     retry_at = clock_timestamp() + %(backoff)s,
-    status = CASE WHEN consecutive_errors + 1 >= %(suspend_after)s AND status IN ('ACTIVE', 'INITIALIZING')
+    status = CASE WHEN consecutive_errors >= %(suspend_after)s - 1 AND status IN ('ACTIVE', 'INITIALIZING')
                   THEN 'SUSPENDED' ELSE status END
 WHERE pgt_id = %(pgt_id)s
 RETURNING consecutive_errors, status
@@ -125,16 +127,6 @@ DELETE FROM pgtrickle.pgt_refresh_history h USING (
 WHERE old.refresh_id = h.refresh_id AND old.age > %s
 """
 DELETE_STREAM_TABLE = "DELETE FROM pgtrickle.pgt_stream_tables WHERE pgt_id = %s"
-TRY_ENGINE_LOCK = "SELECT pg_try_advisory_lock(%s, %s)"
-RELEASE_ENGINE_LOCK = "SELECT pg_advisory_unlock(%s, %s)"
-REGISTER_ENGINE = """
-INSERT INTO pgtrickle.pgt_engine (pid, host, os_pid, version, started_at, spark_master)
-VALUES (pg_backend_pid(), %s, %s, %s, clock_timestamp(), %s)
-ON CONFLICT (singleton) DO UPDATE SET pid = excluded.pid, host = excluded.host, os_pid = excluded.os_pid,
-    version = excluded.version, started_at = excluded.started_at, spark_master = excluded.spark_master
-"""
-UNREGISTER_ENGINE = "DELETE FROM pgtrickle.pgt_engine WHERE pid = pg_backend_pid()"
-SELECT_ENGINE = "SELECT pid, host, os_pid, version, started_at, spark_master FROM pgtrickle.pgt_engine"
 SELECT_TRACKING = """
 SELECT source_relid, buffer, columns, relations, ancestors FROM pgtrickle.pgt_change_tracking
 """
@@ -292,37 +284,17 @@ def prune_history(conn: Connection, keep: int) -> int:
     return conn.execute(PRUNE_HISTORY, (keep,)).rowcount
 
 
-# -- the engine's own row ------------------------------------------------------------------------------------
-
-
-def try_engine_lock(conn: Connection) -> bool:
-    """Become the engine of this database for as long as this session lives."""
-    return bool(_first(conn.execute(TRY_ENGINE_LOCK, ENGINE_LOCK).fetchone()))
-
-
-def register_engine(conn: Connection, *, host: str, os_pid: int, version: str, spark_master: str | None) -> None:
-    """Say who holds the engine lock; call it on the connection that does."""
-    conn.execute(REGISTER_ENGINE, (host, os_pid, version, spark_master))
-
-
-def unregister_engine(conn: Connection) -> None:
-    """Take the row away and let the lock go."""
-    conn.execute(UNREGISTER_ENGINE)
-    conn.execute(RELEASE_ENGINE_LOCK, ENGINE_LOCK)
-
-
-def load_engine(conn: Connection) -> Json | None:
-    """Who registered last as the engine; the advisory lock says whether it still lives."""
-    with conn.cursor(row_factory=dict_row) as cur:
-        return cur.execute(SELECT_ENGINE).fetchone()
-
-
 # -- capture -------------------------------------------------------------------------------------------------
 
 
 def change_tracking(conn: Connection) -> dict[int, Tracking]:
     """How each captured source is captured, by its oid."""
     return {row[0]: _tracking(row) for row in conn.execute(SELECT_TRACKING)}
+
+
+def tracked_sources(conn: Connection) -> frozenset[int]:
+    """The sources that are captured now, by their oids."""
+    return frozenset(int(row[0]) for row in conn.execute("SELECT source_relid FROM pgtrickle.pgt_change_tracking"))
 
 
 def stay_awake(conn: Connection) -> None:

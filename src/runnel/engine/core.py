@@ -1,7 +1,8 @@
 """The engine: starts, waits for something to do, does it, stops.
 
-One thread drives everything, on three connections: one holds the engine's lock and listens, one answers requests,
-one refreshes. When the server goes away the connections are made anew and the work goes on; Spark stays.
+One thread drives everything, on three connections: one holds the claim on the database and listens, one answers
+requests, one refreshes. When the server goes away the connections are made anew and the work goes on; Spark stays.
+Whatever else fails is kept where it belongs: in its request, its stream table, or its step of housekeeping.
 """
 
 from __future__ import annotations
@@ -12,29 +13,31 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
+from runnel.catalog import claim
 from runnel.catalog import requests as calls
-from runnel.catalog import store
+from runnel.catalog.lost import first_line, is_lost
 from runnel.catalog.migrate import migrate, package_version
+from runnel.catalog.sessions import connect, pinned
 from runnel.engine import lakes, sinks
+from runnel.engine.clocks import Clocks
 from runnel.engine.definitions import release_sources
 from runnel.engine.gate import WakeGate
-from runnel.engine.housekeeping import prune, repair_capture
+from runnel.engine.housekeeping import Housekeeping, repair_capture
+from runnel.engine.notices import CHANGES, DDL, LAKES, Ears
 from runnel.engine.operations import Operations
+from runnel.engine.patience import Patience
 from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry
 from runnel.engine.requests import answer
 from runnel.engine.standins import Standins
 from runnel.engine.upkeep import Upkeep
 from runnel.errors import TransientError, UserError
-from runnel.schedule.due import Clocked, due_at
-from runnel.schedule.spec import parse_schedule
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,16 +46,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CHANNELS = ("pgtrickle_request", "pgtrickle_wake", "pgtrickle_ddl")
 HOUSEKEEPING_SECONDS = 5.0
 IDLE_SECONDS = 30.0
+DDL_SECONDS = 0.5
+"""The least time between two looks at what DDL has done; anybody can say that there was some."""
 LAKE_LOOK_SECONDS = 0.1
 LAKE_POLL_SECONDS = 1.0
 """How often lakes are looked at that cannot tell of new snapshots."""
-RECONNECT_SECONDS = 0.5
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 30.0
 RUNNABLE = ("ACTIVE", "INITIALIZING")
-SLIP_SECONDS = 0.5
-"""A refresh that starts this much late still counts from when it was due."""
+# Builds sort and hash millions of rows; the default of 4 MB would send them to disk.
+MEMORY = {"work_mem": "128MB", "maintenance_work_mem": "256MB", "temp_buffers": "64MB"}
 
 
 class Engine:
@@ -84,9 +89,15 @@ class Engine:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._registry = Registry()
-        self._clocks: dict[int, Clocked] = {}
+        self._clocks = Clocks()
         self._connections: list[psycopg.Connection[Any]] = []
+        self._connected = False
+        self._patience = Patience(FIRST_WAIT, LONGEST_WAIT)
+        self._house = Housekeeping()
         self._housekept = 0.0
+        self._ddl_told = False
+        self._ddl_looked = 0.0
+        self._lakes_told = False
         self._lakes = Standins()
         self._lakes_looked = 0.0
         self._upkeep = Upkeep(dsn, self._on_event)
@@ -105,26 +116,34 @@ class Engine:
         """Work until `stop`."""
         while not self._stopping.is_set():
             try:
-                if not self._connections:
+                if not self._connected:
                     self._connect()
+                    log.warning("connected again")
+                    self._on_event("connected again")
                 self._cycle()
-            except psycopg.OperationalError as error:
+                self._patience.reset()
+            except Exception as error:
                 if self._stopping.is_set():
                     break
-                log.warning("lost the database: %s", str(error).strip().splitlines()[0] if str(error) else error)
+                self._recover(error)
+                self._stopping.wait(self._patience.next())
+
+    def _recover(self, error: Exception) -> None:
+        """Whatever it was, the work goes on: on new connections if those we had are gone, else from the catalog."""
+        if not self._connected or is_lost(*self._connections):
+            text = first_line(error)
+            log.warning("%s: %s", "lost the database" if self._connected else "cannot connect", text)
+            if not self._patience.failures:
                 self._on_event("lost the database, reconnecting")
-                self._disconnect()
-                self._stopping.wait(RECONNECT_SECONDS)
-            except TransientError as error:
-                log.warning("%s", error)
-                self._disconnect()
-                self._stopping.wait(RECONNECT_SECONDS)
-            except Exception as error:
-                # Whatever it was, the other stream tables must not suffer: start over from the catalog.
-                log.exception("the scheduler stumbled")
-                self._on_event(f"unexpected: {describe_failure(error)}")
-                self._disconnect()
-                self._stopping.wait(RECONNECT_SECONDS)
+            self._disconnect()
+            return
+        log.error("the scheduler stumbled", exc_info=error)
+        self._on_event(f"unexpected: {describe_failure(error)}")
+        for conn in self._connections:
+            if conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                conn.rollback()
+        self._registry.forget_all()
+        self._clocks.mark_all_dirty()
 
     def stop(self) -> None:
         """Ask `run` to return soon; safe from other threads and from signal handlers."""
@@ -137,7 +156,7 @@ class Engine:
         self._upkeep.close()
         if self._connections:
             try:
-                store.unregister_engine(self._listen)
+                claim.release(self._listen)
             except psycopg.Error:
                 log.debug("could not unregister", exc_info=True)
         self._disconnect()
@@ -158,33 +177,11 @@ class Engine:
 
     def _connect(self) -> None:
         self._listen = self._open("runnel engine")
-        if not store.try_engine_lock(self._listen):
-            holder = store.load_engine(self._listen)
-            self._disconnect()
-            who = "another session"
-            if holder:
-                since = holder["started_at"].strftime("%Y-%m-%d %H:%M:%S")
-                who = f"process {holder['os_pid']} on {holder['host']}, running since {since}"
-            message = f"another Runnel engine works on this database: {who}"
-            hint = "Stop it first (runnel down), or use the one that runs."
-            if self._sessions is None:
-                raise UserError(message, hint=hint, sqlstate="55006")
-            # After a lost connection the server may not have noticed yet that our former session is gone.
-            raise TransientError(message, hint=hint)
-        for channel in CHANNELS:
-            self._listen.execute(f"LISTEN {channel}".encode())
-        store.register_engine(
-            self._listen,
-            host=socket.gethostname(),
-            os_pid=os.getpid(),
-            version=package_version(),
-            spark_master=self._master,
-        )
+        self._claim()
+        self._ears = Ears(self._listen)
+        self._ears.open()
         self._control = self._open("runnel requests")
-        # Builds sort and hash millions of rows; the default of 4 MB would send them to disk.
-        self._refresh = self._open(
-            "runnel refresh", work_mem="128MB", maintenance_work_mem="256MB", temp_buffers="64MB"
-        )
+        self._refresh = self._open("runnel refresh", MEMORY)
         # Foreign code runs in this session, and could put a statement of its own under a prepared one's name.
         self._refresh.prepare_threshold = None
         row = self._refresh.execute("SELECT current_user, current_user::regrole::oid::int8").fetchone()
@@ -194,23 +191,38 @@ class Engine:
         release_sources(self._control)
         self._registry.forget_all()
         self._registry.reload(self._control)
-        for clock in self._clocks.values():
-            clock.dirty = True
+        self._clocks.mark_all_dirty()
         self._gate = WakeGate(self._control)
         # A former engine may have left the gate open.
         self._gate.open()
         self._lakes = Standins()
         self._follow_lakes()
+        self._connected = True
 
-    def _open(self, name: str, **settings: str) -> psycopg.Connection[Any]:
-        # As options of the connection they are what RESET ALL returns to.
-        given = conninfo_to_dict(self.dsn).get("options") or ""
-        options = " ".join([str(given), *(f"-c {key}={value}" for key, value in {"jit": "off", **settings}.items())])
-        conn = psycopg.connect(self.dsn, autocommit=True, application_name=name, options=options.strip())
+    def _claim(self) -> None:
+        host, version = socket.gethostname(), package_version()
+        if claim.claim(self._listen, host=host, os_pid=os.getpid(), version=version, spark_master=self._master):
+            return
+        holder = claim.holder(self._listen)
+        self._disconnect()
+        who = "another session"
+        if holder:
+            since = holder["started_at"].strftime("%Y-%m-%d %H:%M:%S")
+            who = f"process {holder['os_pid']} on {holder['host']}, running since {since}"
+        message = f"another Runnel engine works on this database: {who}"
+        hint = "Stop it first (runnel down), or use the one that runs."
+        if self._sessions is None:
+            raise UserError(message, hint=hint, sqlstate="55006")
+        # After a lost connection the server may not have noticed yet that our former session is gone.
+        raise TransientError(message, hint=hint)
+
+    def _open(self, name: str, settings: Mapping[str, str] | None = None) -> psycopg.Connection[Any]:
+        conn = connect(self.dsn, name, settings)
         self._connections.append(conn)
         return conn
 
     def _disconnect(self) -> None:
+        self._connected = False
         for conn in self._connections:
             conn.close()
         self._connections.clear()
@@ -235,10 +247,10 @@ class Engine:
         if self._operations is None:
             assert self._sessions is not None, "call start() first"
             refresher = Refresher(
-                self._refresh, self.dsn, self._sessions, self._registry, self._role, self._role_oid, self._on_event,
-                self._lakes,
+                self._refresh, pinned(self.dsn), self._sessions, self._registry, self._role, self._role_oid,
+                self._on_event, self._lakes,
             )  # fmt: skip
-            self._operations = Operations(self._refresh, self._registry, refresher, self._forget_clock)
+            self._operations = Operations(self._refresh, self._registry, refresher, self._clocks.forget)
         return self._operations
 
     # -- the loop ------------------------------------------------------------------------------------------
@@ -249,12 +261,15 @@ class Engine:
         look = self._gate.wait()
         if not self._stopping.is_set():
             idle = LAKE_POLL_SECONDS if self._registry.lake_readers(self._lakes.polled) else IDLE_SECONDS
-            self._sleep(min(wait, idle if look is None else look))
+            self._sleep(min(wait, idle if look is None else look, self._until_hints()))
         self._hear()
 
     def _serve_requests(self) -> None:
         requests = calls.take_requests(self._control)
         if requests:
+            self._ears.not_in_vain()
+            if self._ddl_told:
+                self._follow_ddl()
             # A query may name a lake table that was made a moment ago.
             self._follow_lakes()
         for request in requests:
@@ -264,128 +279,126 @@ class Engine:
 
     def _refresh_due(self) -> float:
         """Refresh what is due; seconds until something will be."""
-        self._update_clocks()
+        self._clocks.update(self._registry.rows)
         for unit in self._registry.units():
             if self._stopping.is_set():
                 return 0.0
-            now = time.time()
-            # Requests served between two units may have dropped or added stream tables.
-            active = [n for n in unit if n in self._clocks and self._registry.rows[n].status in RUNNABLE]
-            planned = {n: due_at(n, self._clocks, self._registry.graph) for n in active}
-            if not any(d is not None and d <= now for d in planned.values()):
-                continue
-            for node in active:
-                self._clocks[node].dirty = False
-            outcomes = self.operations().refresher.refresh_unit(active, "SCHEDULER")
-            # A look that found nothing does not delay the next change; cron and the clock go on in any case.
-            for node in active:
-                clock = self._clocks.get(node)
-                worked = any(o.table.id == node and (o.changed or o.changes_read) for o in outcomes)
-                if clock and (worked or clock.uses_clock or clock.schedule.kind == "cron" or not outcomes):
-                    # Counted from when it was due, so that a steady stream of changes keeps a steady rhythm.
-                    late = now - (planned.get(node) or now)
-                    clock.last_start = now - late if late < SLIP_SECONDS else now
-            changed = {o.table.id for o in outcomes if o.changed}
-            for node, reads in self._registry.graph.items():
-                if reads & changed and node not in active and node in self._clocks:
-                    self._clocks[node].dirty = True
-            self._serve_requests()
-            self._update_clocks()
+            try:
+                busy = self._refresh_unit(unit)
+            except Exception as error:
+                if is_lost(*self._connections):
+                    raise
+                # Not even the failure could be recorded: the other stream tables must not wait for that.
+                log.error("stream tables %s are left alone for a while", unit, exc_info=error)
+                self._clocks.hold(unit)
+                busy = True
+            if busy:
+                self._serve_requests()
+                self._clocks.update(self._registry.rows)
         self._keep_house()
-        upcoming = [
-            due_at(n, self._clocks, self._registry.graph)
-            for n, row in self._registry.rows.items()
-            if row.status in RUNNABLE
-        ]
+        upcoming = [self._clocks.due(n, self._registry.graph) for n in self._registry.rows if self._is_runnable(n)]
         return max(0.0, min((d for d in upcoming if d is not None), default=time.time() + IDLE_SECONDS) - time.time())
 
-    def _update_clocks(self) -> None:
-        for pgt_id, row in self._registry.rows.items():
-            known = self._clocks.get(pgt_id)
-            if known is None:
-                known = self._clocks[pgt_id] = Clocked(parse_schedule(row.schedule), row.uses_clock)
-                if known.schedule.kind == "cron" and row.last_refresh_at:
-                    # The filling of a new table, or a restart, does not count as a refresh; a fired cron does.
-                    known.last_start = row.last_refresh_at.timestamp()
-            if known.schedule.text != row.schedule:
-                known.schedule = parse_schedule(row.schedule)
-            retry = row.retry_at.timestamp() if row.retry_at else 0.0
-            if retry:
-                known.dirty = True
-            known.retry_at = retry
-        for gone in self._clocks.keys() - self._registry.rows.keys():
-            del self._clocks[gone]
+    def _is_runnable(self, node: int) -> bool:
+        # Requests served between two units may have dropped or added stream tables.
+        return node in self._clocks and node in self._registry.rows and self._registry.rows[node].status in RUNNABLE
 
-    def _forget_clock(self, pgt_id: int) -> None:
-        """A stream table was defined, changed or resumed: it is due as soon as it has changes."""
-        self._clocks.pop(pgt_id, None)
+    def _refresh_unit(self, unit: Sequence[int]) -> bool:
+        """Refresh stream tables that belong together, if one of them is due; whether one was."""
+        now = time.time()
+        active = [n for n in unit if self._is_runnable(n)]
+        planned = {n: self._clocks.due(n, self._registry.graph) for n in active}
+        due = [n for n, at in planned.items() if at is not None and at <= now]
+        if not due:
+            return False
+        refresher = self.operations().refresher
+        broken = {n: error for n in due if (error := self._clocks.broken(n)) is not None}
+        for node, error in broken.items():
+            refresher.fail(node, error)
+        active = [n for n in active if n not in broken and self._is_runnable(n)]
+        self._clocks.begin(active)
+        outcomes = refresher.refresh_unit(active, "SCHEDULER")
+        for node in active:
+            worked = any(o.table.id == node and (o.changed or o.changes_read) for o in outcomes)
+            self._clocks.finish(node, now, planned.get(node), worked=worked or not outcomes)
+        changed = {o.table.id for o in outcomes if o.changed}
+        self._clocks.mark_dirty(n for n, reads in self._registry.graph.items() if reads & changed and n not in active)
+        return True
 
     def _keep_house(self) -> None:
         """Now and then: prune what every consumer has passed, and look for sources that drifted."""
         if time.time() - self._housekept < HOUSEKEEPING_SECONDS:
             return
         self._housekept = time.time()
-        prune(self._control, self._registry)
-        sinks.tidy(self.operations().refresher)
-        self._upkeep.look(self._control)
-        for source in repair_capture(self._control, self._registry):
-            self._mark_dirty(source)
+        refresher = self.operations().refresher
+        with self._house.step("pruning", *self._connections):
+            self._house.prune(self._control, self._registry)
+        with self._house.step("temporary tables", *self._connections):
+            refresher.drop_leftovers()
+        with self._house.step("lakes", *self._connections):
+            sinks.tidy(refresher)
+        with self._house.step("maintenance of lakes", *self._connections):
+            self._upkeep.look(self._control)
+        with self._house.step("capture", *self._connections):
+            for source in repair_capture(self._control, self._registry):
+                self._clocks.mark_dirty(self._registry.readers(source))
 
     def _sleep(self, seconds: float) -> None:
         """Until something is heard, asked for, or due."""
         if seconds <= 0:
             return
-        readable, _, _ = select.select([self._listen.fileno(), self._wake_read], [], [], seconds)
+        deaf = self._ears.deaf_seconds()
+        heard = [self._wake_read] if deaf else [self._listen.fileno(), self._wake_read]
+        readable, _, _ = select.select(heard, [], [], min(seconds, deaf) if deaf else seconds)
         if self._wake_read in readable:
             os.read(self._wake_read, 4096)
 
     def _hear(self) -> None:
-        """Take in notifications: whose source changed, and whether definitions did."""
-        sources = {oid for reads in self._registry.sources.values() for oid in reads} & self._registry.tracked
-        changed: set[int] = set()
+        """Take in hints: that sources changed, that definitions did, that lakes have new snapshots."""
         silent = self._gate.wait() is not None
-        told = False
-        try:
-            changed.update(self._gate.look(sources))
-        except psycopg.errors.UndefinedTable:
-            # A source was dropped a moment ago, its buffer with it; the next look starts from the same snapshot.
-            self._registry.reload(self._control)
-        for note in self._listen.notifies(timeout=0):
-            if note.channel == "pgtrickle_wake":
-                if note.payload == "lake":
-                    told = True
-                else:
-                    changed.add(int(note.payload or 0))
-                self._gate.open()
-            elif note.channel == "pgtrickle_ddl":
-                release_sources(self._control)
-                self._registry.reload(self._control)
-                sinks.tidy(self.operations().refresher)
-                self.operations().follow_views()
-        for source in changed:
-            self._mark_dirty(source)
+        hints = self._ears.hear()
+        self._ddl_told |= DDL in hints
+        self._lakes_told |= LAKES in hints
+        if hints & {CHANGES, LAKES}:
+            self._gate.hint()
+        sources = {oid for reads in self._registry.sources.values() for oid in reads} & self._registry.tracked
+        for source in self._gate.look(sources):
+            self._ears.not_in_vain()
+            self._clocks.mark_dirty(self._registry.readers(source))
+        if self._ddl_told and time.time() - self._ddl_looked >= DDL_SECONDS:
+            self._follow_ddl()
         waited = time.time() - self._lakes_looked
-        if told or waited >= (
-            LAKE_LOOK_SECONDS if silent else LAKE_POLL_SECONDS if self._lakes.polled else IDLE_SECONDS
-        ):
+        soon = silent or self._lakes_told
+        if waited >= (LAKE_LOOK_SECONDS if soon else LAKE_POLL_SECONDS if self._lakes.polled else IDLE_SECONDS):
             self._follow_lakes()
+
+    def _until_hints(self) -> float:
+        """Seconds until a hint is followed that came too soon after the last one of its kind."""
+        now = time.time()
+        waits = [self._ddl_looked + DDL_SECONDS - now] if self._ddl_told else []
+        waits += [self._lakes_looked + LAKE_LOOK_SECONDS - now] if self._lakes_told else []
+        return max(0.0, min(waits, default=IDLE_SECONDS))
+
+    def _follow_ddl(self) -> None:
+        """Bring definitions in step with what DDL did to their sources."""
+        self._ddl_told, self._ddl_looked = False, time.time()
+        with self._house.step("sources", *self._connections):
+            release_sources(self._control)
+        self._registry.reload(self._control)
+        with self._house.step("lakes", *self._connections):
+            sinks.tidy(self.operations().refresher)
+        self.operations().follow_views()
 
     def _follow_lakes(self) -> None:
         """Look for new snapshots of lakes: whoever reads such a lake may have changes waiting."""
-        self._lakes_looked = time.time()
-        self._lakes.follow(self._control)
+        self._lakes_told, self._lakes_looked = False, time.time()
+        with self._house.step("following lakes", *self._connections):
+            self._lakes.follow(self._control)
         moved = self._lakes.moved()
         if moved:
+            self._ears.not_in_vain()
             self._gate.open()
-        for reader in self._registry.lake_readers(moved):
-            if reader in self._clocks:
-                self._clocks[reader].dirty = True
-
-    def _mark_dirty(self, source: int) -> None:
-        """Changes may be waiting for whoever reads a captured table."""
-        for reader in self._registry.readers(source):
-            if reader in self._clocks:
-                self._clocks[reader].dirty = True
+        self._clocks.mark_dirty(self._registry.lake_readers(moved))
 
     def _wake(self) -> None:
         try:

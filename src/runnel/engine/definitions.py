@@ -241,6 +241,7 @@ def create_log(conn: psycopg.Connection, pgt_id: int, columns: Sequence[Column],
     items = ", ".join(typed(f"o{i}", c.type, c.collation) for i, c in enumerate(columns))
     log = f"pgtrickle_changes.log_{pgt_id}"
     conn.execute(f"CREATE TABLE IF NOT EXISTS {log} (pgt_version int8 NOT NULL, pgt_w int8 NOT NULL, {items})".encode())
+    conn.execute("SELECT pgtrickle._identify(ARRAY[%s::regclass::oid])", (log,))
     conn.execute(f"CREATE INDEX IF NOT EXISTS log_{pgt_id}_version ON {log} (pgt_version)".encode())
     conn.execute("SELECT pgtrickle._without_statistics(%s::regclass)", (log,))
     conn.execute(f"GRANT SELECT ON {log} TO {quote(role)}".encode())
@@ -254,6 +255,8 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
     try:
         with conn.transaction(), _as_maker(conn, definition) as maker:
             maker.run(f"CREATE TABLE {name} ({items})")
+            # It has no key, and may be part of a publication.
+            maker.run(f"ALTER TABLE {name} REPLICA IDENTITY FULL")
     except psycopg.Error as error:
         raise user_error(error) from None
     index_result(conn, definition)

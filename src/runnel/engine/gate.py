@@ -6,6 +6,8 @@ buffers. When it has been quiet for a while the gate closes again, and an idle s
 
 A writer that saw the gate open may still be running when it closes; the engine goes on looking until every
 such transaction has ended.
+
+Anybody can notify. So a notification is only a reason to look, and what has changed is read off the buffers.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class WakeGate:
 
     conn: psycopg.Connection[Any]
     _seen: str | None = None
-    """The snapshot of the last look; None while writers notify and nobody needs to look."""
+    """The snapshot of the last look; None before the first."""
+    _looking: bool = False
+    """Whether we look by ourselves; if not, writers notify."""
     _closing: str | None = None
     _quiet_since: float = 0.0
     _next_look: float = 0.0
@@ -42,26 +46,35 @@ class WakeGate:
         if self._seen is None:
             # The snapshot comes first: whoever stays silent because of the gate commits after it.
             self._seen = self._snapshot()
+        if not self._looking:
+            self._looking = True
             self._next_look = 0.0
         store.stay_awake(self.conn)
 
+    def hint(self) -> None:
+        """Somebody says that there are changes; the next look finds all since the last one."""
+        if not self._looking or self._closing is not None:
+            self.open()
+            self._next_look = 0.0
+
     def wait(self) -> float | None:
         """Seconds until the next look, or None while writers notify."""
-        return None if self._seen is None else max(0.0, self._next_look - time.time())
+        return None if not self._looking else max(0.0, self._next_look - time.time())
 
     def look(self, sources: Collection[int]) -> list[int]:
-        """The captured tables that changed since the last look, if one is due.
-
-        A look at a table whose buffer is gone raises UndefinedTable; the next one starts from the same snapshot.
-        """
-        if self._seen is None or time.time() < self._next_look:
+        """The captured tables that changed since the last look, if one is due."""
+        if not self._looking or time.time() < self._next_look:
             return []
         settled = self._closing is not None and store.settled(self.conn, self._closing)
-        changed = self._look(sources)
+        try:
+            changed = self._look(sources)
+        except psycopg.errors.UndefinedTable:
+            # A source was dropped a moment ago, its buffer with it: whoever reads it will know, the others go on.
+            changed = self._look(self._present(sources))
         if changed:
             self.open()
         elif settled:
-            self._seen = self._closing = None
+            self._looking, self._closing = False, None
         elif self._closing is None and time.time() - self._quiet_since > QUIET_SECONDS:
             self._closing = store.doze(self.conn)
         self._next_look = time.time() + (LOOK_SECONDS if self._closing is None else SETTLE_SECONDS)
@@ -80,6 +93,13 @@ class WakeGate:
         assert row is not None
         self._seen = row[0]
         return list(row[1] or ())
+
+    def _present(self, sources: Collection[int]) -> list[int]:
+        rows = self.conn.execute(
+            "SELECT o FROM unnest(%s::int8[]) o WHERE to_regclass('pgtrickle_changes.changes_' || o) IS NOT NULL",
+            (sorted(sources),),
+        )
+        return [int(row[0]) for row in rows]
 
     def _snapshot(self) -> str:
         row = self.conn.execute("SELECT pg_current_snapshot()::text").fetchone()

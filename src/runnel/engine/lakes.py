@@ -16,7 +16,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from runnel.catalog import lakes as stored
+from runnel.catalog.lost import first_line
 from runnel.catalog.secrets import hold_key
+from runnel.catalog.sessions import connect
 from runnel.engine.definitions import Caller
 from runnel.engine.standins import bring_in_step, drop_standins
 from runnel.errors import RunnelError, TransientError, UserError
@@ -209,10 +211,11 @@ def reach(conn: Connection, lake: Lake) -> Iterator[Connection]:
         # libpq quotes what it could not read, which may be the password.
         raise UserError(f"the connection string of lake {lake.name} cannot be read", sqlstate="22023") from None
     try:
-        other = psycopg.connect(lake.dsn, connect_timeout=10, application_name="runnel lake")
+        other = connect(lake.dsn, "runnel lake", timeout=10)
+        other.autocommit = False
     except psycopg.OperationalError as error:
         raise TransientError(
-            f"cannot connect to the catalog of lake {lake.name}: {_first_line(error)}",
+            f"cannot connect to the catalog of lake {lake.name}: {first_line(error)}",
             hint="Check its connection string, and that the server is up.",
         ) from None
     with other:
@@ -292,7 +295,3 @@ def _texts(options: Mapping[str, Any] | None) -> dict[str, str]:
     for key, value in (options or {}).items():
         texts[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
     return texts
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from runnel.catalog import store
+from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import StreamTable
 from runnel.catalog.sinks import save_sink
 from runnel.engine import definitions as defs
@@ -201,6 +202,7 @@ class Operations:
             with self.conn.transaction():
                 defs.release_sources(self.conn)
             self.registry.reload(self.conn)
+            self.refresher.drop_leftovers(row.pgt_id)
 
     def _change_sink(self, row: StreamTable, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Publish elsewhere, otherwise or no more; what is to be published is, before this returns."""
@@ -230,8 +232,10 @@ class Operations:
             owner = role_name(self.conn, row.owner)
             try:
                 self._redefine(row, {"query": row.original_query}, defs.Caller(owner, row.settings))
-            except RunnelError as error:
-                store.set_status(self.conn, pgt_id, "ERROR", error.message)
+            except Exception as error:
+                if is_lost(self.conn):
+                    raise
+                store.set_status(self.conn, pgt_id, "ERROR", describe_failure(error))
                 self.registry.reload(self.conn)
 
     def _refuse_cycle(self, pgt_id: int, name: Name, definition: defs.Definition) -> None:
@@ -271,8 +275,11 @@ class Operations:
                 defs.release_sources(self.conn)
                 publication.commit_others()
         except psycopg.Error as error:
+            if is_lost(self.conn):
+                raise
             raise user_error(error) from None
         self.registry.reload(self.conn)
+        self.refresher.drop_leftovers()
 
     def _remove(self, publication: Publication, pgt_id: int, name: Name, *, cascade: bool) -> None:
         defs.look_away(self.conn)

@@ -15,12 +15,13 @@ import psycopg
 from runnel.apply.output import OutputDrift
 from runnel.apply.scratch import Scratch
 from runnel.catalog import store
+from runnel.catalog.lost import ended, is_lost
 from runnel.catalog.owner import settle, sweep
 from runnel.catalog.rows import Refresh, StreamTable
-from runnel.catalog.sinks import add_timings, load_sinks
+from runnel.catalog.sinks import Sink, add_timings, load_sinks
 from runnel.engine.registry import Registry, position, ready
 from runnel.engine.standins import Standins
-from runnel.errors import RunnelError, SchemaDriftError, TransientError
+from runnel.errors import SchemaDriftError, TransientError
 from runnel.lake.commit import LakeConflict
 from runnel.model.frontier import Frontier
 from runnel.publish.columns import published
@@ -109,6 +110,10 @@ class Refresher:
                 waiting = [m for m in waiting if m not in gone]
         return []
 
+    def fail(self, pgt_id: int, error: Exception) -> None:
+        """Record what keeps a stream table from being refreshed at all."""
+        self._record_failure(RefreshFailed(pgt_id, error), "SCHEDULER", time.time())
+
     def redefine(self, pgt_id: int, before: Callable[[Publication], None]) -> None:
         """Change a definition and rebuild the table, in one transaction."""
         self._transaction([pgt_id], "MANUAL", time.time(), None, before=before)
@@ -155,7 +160,9 @@ class Refresher:
                     {i: r.version for i, r in rows.items()}, self.statistics, self.scratch,
                     staging=self.staging, catalogs=self.lakes.catalogs,
                 )  # fmt: skip
-                transaction.fix_lakes(tables)
+                for table in tables:
+                    current = table.id
+                    transaction.fix_lakes([table])
                 for table in tables:
                     current = table.id
                     self._complete_map(publication, table)
@@ -173,13 +180,12 @@ class Refresher:
                 committing = time.perf_counter()
             for outcome in outcomes:
                 outcome.timings["commit"] = round((time.perf_counter() - committing) * 1000, 3)
-        except (psycopg.OperationalError, psycopg.InternalError, RefreshFailed):
-            # The connection or the server is gone, or broken: nothing is wrong with the table.
-            self._forget_scratch()
-            raise
         except Exception as error:
             # Temporary tables made in the lost transaction are lost with it.
             self._forget_scratch()
+            if isinstance(error, RefreshFailed) or is_lost(self.conn):
+                # When the connection is gone nothing is wrong with the table.
+                raise
             raise RefreshFailed(current, error) from error
         finally:
             self.lakes.catalogs.finish()
@@ -190,6 +196,16 @@ class Refresher:
             self._publish_large(later)
         self._report(outcomes)
         return outcomes
+
+    def drop_leftovers(self, redefined: int | None = None) -> None:
+        """Drop the temporary tables of stream tables that are gone, or of one whose plan is another now."""
+        living = self.registry.rows.keys() - {redefined}
+        standins = {
+            oid for pgt_id, sources in self.registry.lake_sources.items() if pgt_id in living for oid in sources
+        }
+        with self.conn.transaction():
+            self.scratch.keep_only(self.conn, living)
+            self.staging.keep_only(self.conn, living, standins)
 
     def _forget_scratch(self) -> None:
         self.scratch.forget()
@@ -209,8 +225,11 @@ class Refresher:
                 # A view among its sources may mean something else now, although the definition is the same.
                 self.registry.forget(member)
             try:
+                self.registry.refuse_broken(member)
                 tables.append(self.registry.maintained(self.conn, member))
-            except RunnelError as error:
+            except Exception as error:
+                if is_lost(self.conn):
+                    raise
                 raise RefreshFailed(member, error) from error
         return tables
 
@@ -257,12 +276,11 @@ class Refresher:
                 outcome.reason = "; ".join(filter(None, (outcome.reason, f"published whole: {done.whole}")))
             outcome.timings.update(done.timings)
 
-    def complete_maps(self) -> None:
-        """Build the row maps that large publications have left for later."""
-        for sink in [s for s in load_sinks(self.conn).values() if s.map_start is not None]:
-            with self.publisher.publication(self.conn) as publication, self.conn.transaction():
-                self.registry.reload(self.conn)
-                self._complete_map(publication, self.registry.maintained(self.conn, sink.pgt_id))
+    def complete_map(self, sink: Sink) -> None:
+        """Build the row map that a large publication has left for later."""
+        with self.publisher.publication(self.conn) as publication, self.conn.transaction():
+            self.registry.reload(self.conn)
+            self._complete_map(publication, self.registry.maintained(self.conn, sink.pgt_id))
 
     def _complete_map(self, publication: Publication, table: Maintained) -> None:
         sink = self.registry.sinks.get(table.id)
@@ -281,9 +299,9 @@ class Refresher:
                 done = publication.publish_large(sink, later.result, later.refreshed)
                 add_timings(self.conn, later.refreshed.id, done.timings)
                 publication.commit_others()
-        except (psycopg.OperationalError, psycopg.InternalError):
-            raise
         except Exception as error:
+            if is_lost(self.conn):
+                raise
             raise RefreshFailed(later.result.id, error) from error
         finally:
             if not self.conn.closed:
@@ -322,10 +340,13 @@ class Refresher:
     def _record_failure(self, failure: RefreshFailed, initiated_by: str, started: float) -> None:
         cause = failure.cause
         message = describe_failure(cause)
-        row = self.registry.rows[failure.table]
+        row = self.registry.rows.get(failure.table)
+        if row is None:
+            return  # it was dropped meanwhile: nobody to tell
         log.warning("refresh of %s.%s failed: %s", row.pgt_schema, row.pgt_name, message)
         self.on_event(f"{row.pgt_schema}.{row.pgt_name}: refresh failed: {message}")
-        outside = isinstance(cause, TransientError)
+        # A session beside ours that ended (of a task, of an observer) says nothing about the table either.
+        outside = isinstance(cause, TransientError) or ended(cause)
         longest = LONGEST_WAIT if outside else LONGEST_BACKOFF
         backoff = min(FIRST_BACKOFF * 2 ** min(row.consecutive_errors, 16), longest)
         refresh = Refresh(

@@ -9,11 +9,11 @@ import psycopg
 
 from runnel.catalog import sinks, store
 from runnel.catalog.rows import StreamTable
-from runnel.errors import RunnelError, SchemaDriftError
+from runnel.errors import RunnelError, SchemaDriftError, UserError
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.refresh.maintained import LakeSource, Maintained, Position, lake_sources
-from runnel.schedule.dag import Graph, units
+from runnel.schedule.dag import Graph, find_circle, units
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.describe import relation_columns
 from runnel.sql.parse import parse_query
@@ -33,7 +33,10 @@ class Registry:
     """Per stream table the stand-ins that it reads, with the lake that each belongs to."""
     tracked: frozenset[int] = frozenset()
     """Tables that are captured now; a dropped source is not, though its readers still name it."""
-    _compiled: dict[tuple[int, int, str], Maintained] = field(default_factory=dict)
+    broken: dict[int, str] = field(default_factory=dict)
+    """Stream tables whose rows in the catalog make no sense, and why."""
+    _compiled: dict[int, tuple[tuple[int, str], Maintained]] = field(default_factory=dict)
+    """Per stream table its plan, and the definition that it was made for."""
     _readers: set[int] = field(default_factory=set)
 
     def reload(self, conn: psycopg.Connection) -> None:
@@ -45,15 +48,28 @@ class Registry:
         self.lake_sources = {i: {} for i in self.rows}
         lakes = store.lakes_of_standins(conn)
         self._readers = set()
-        self.tracked = frozenset(store.change_tracking(conn))
+        self.tracked = store.tracked_sources(conn)
         for d in store.load_dependencies(conn):
+            if d.pgt_id not in self.rows:
+                continue  # left behind by a DELETE in a session whose foreign keys were off
             if d.source_pgt_id is not None:
-                self.graph[d.pgt_id] |= {d.source_pgt_id}
+                if d.source_pgt_id in self.rows:
+                    self.graph[d.pgt_id] |= {d.source_pgt_id}
                 self._readers.add(d.source_pgt_id)
             elif d.source_type == "TABLE":
                 self.sources[d.pgt_id][d.source_relid] = tuple(d.columns_used)
             elif d.source_type == "LAKE_TABLE":
                 self.lake_sources[d.pgt_id][d.source_relid] = lakes.get(d.source_relid, "")
+        self._cut_circles()
+        self._compiled = {i: known for i, known in self._compiled.items() if i in self.rows}
+
+    def _cut_circles(self) -> None:
+        """Without an order nothing could be refreshed; the tables that stand in its way are not, the others are."""
+        self.broken = {}
+        while circle := find_circle(self.graph):
+            for node in circle:
+                self.broken[node] = "by its rows in pgtrickle.pgt_dependencies it depends on itself"
+                self.graph[node] -= set(circle)
 
     def units(self) -> list[list[int]]:
         """What must be refreshed together, upstream first."""
@@ -74,13 +90,22 @@ class Registry:
     def maintained(self, conn: psycopg.Connection, pgt_id: int) -> Maintained:
         """A stream table ready to be refreshed."""
         row = self.rows[pgt_id]
-        key = (pgt_id, row.definition_version, f"{row.refresh_mode} {row.ducklake_expired}")
+        key = (row.definition_version, f"{row.refresh_mode} {row.ducklake_expired}")
         logged = pgt_id in self._readers
-        known = self._compiled.get(key)
-        if known is None or known.logged != logged or known.name != Name(row.pgt_schema, row.pgt_name):
+        found, known = self._compiled.get(pgt_id, (None, None))
+        if found != key or known is None or known.logged != logged or known.name != Name(row.pgt_schema, row.pgt_name):
             known = self._compile(conn, row, logged)
-            self._compiled[key] = known
+            self._compiled[pgt_id] = key, known
         return known
+
+    def refuse_broken(self, pgt_id: int) -> None:
+        """Only a new definition helps a stream table whose rows in the catalog make no sense."""
+        if pgt_id in self.broken:
+            row = self.rows[pgt_id]
+            raise UserError(
+                f"stream table {row.pgt_schema}.{row.pgt_name}: {self.broken[pgt_id]}",
+                hint="Define it again: pgtrickle.alter_stream_table(name, query => ...), or drop it.",
+            )
 
     def _compile(self, conn: psycopg.Connection, row: StreamTable, logged: bool) -> Maintained:
         owner = role_name(conn, row.owner)
@@ -133,7 +158,7 @@ class Registry:
 
     def forget(self, pgt_id: int) -> None:
         """Compile a stream table anew at its next use."""
-        self._compiled = {k: v for k, v in self._compiled.items() if k[0] != pgt_id}
+        self._compiled.pop(pgt_id, None)
 
 
 def role_name(conn: psycopg.Connection, oid: int) -> str:
@@ -156,7 +181,12 @@ def known_scales(compiled: Compiled) -> dict[str, int]:
 def position(row: StreamTable) -> Position:
     """Where a stream table stands."""
     reinit = "its state must be rebuilt" if row.needs_reinit else None
-    return Position(Frontier.from_json(row.frontier), row.version, row.is_populated, reinit)
+    try:
+        frontier = Frontier.from_json(row.frontier)
+    except (ValueError, TypeError, AttributeError):
+        # Nothing says which changes it has seen; its query and its sources still say what it should be.
+        frontier, reinit = Frontier(), "its frontier in the catalog cannot be read, so it must be rebuilt"
+    return Position(frontier, row.version, row.is_populated, reinit)
 
 
 def ready(graph: Graph, rows: dict[int, StreamTable], node: int) -> bool:

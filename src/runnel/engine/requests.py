@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 
 from runnel.catalog import requests as calls
+from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import Request
 from runnel.engine import lakes
 from runnel.engine.definitions import Caller
@@ -35,11 +36,13 @@ def answer(operations: Operations, upkeep: Upkeep, request: Request, control: ps
         result = _dispatch(operations, request)
     except RunnelError as error:
         calls.finish_request(control, request.request_id, error=error)
-    except psycopg.OperationalError:
-        raise
     except psycopg.Error as error:
+        if is_lost(operations.conn, control):
+            raise
         calls.finish_request(control, request.request_id, error=user_error(error))
     except Exception as error:
+        if is_lost(operations.conn, control):
+            raise
         log.exception("request %s (%s) failed", request.request_id, request.kind)
         bug = {
             "message": f"{request.kind} failed: {error}",

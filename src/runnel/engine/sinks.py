@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 
 from runnel.catalog import sinks
 from runnel.catalog.lakes import DEFAULT_LAKE, default_lake_name, load_lake
+from runnel.catalog.lost import is_lost
 from runnel.catalog.sinks import Sink
 from runnel.engine.definitions import Caller
 from runnel.engine.refreshes import Refresher
@@ -69,14 +71,25 @@ def remove_sink(publication: Publication, sink: Sink) -> None:
 def tidy(refresher: Refresher) -> None:
     """Finish row maps; remove what stream tables dropped by plain DROP TABLE have published; look for leftovers."""
     conn = refresher.conn
+    for sink in sinks.abandoned_sinks(conn):
+        with _later(conn), refresher.publisher.publication(conn) as publication, conn.transaction():
+            remove_sink(publication, sink)
+            publication.commit_others()
+    for sink in sinks.load_sinks(conn).values():
+        if sink.map_start is not None:
+            with _later(conn):
+                refresher.complete_map(sink)
+    refresher.publisher.leftovers.wake()
+
+
+@contextmanager
+def _later(conn: Connection) -> Iterator[None]:
+    """What cannot be done now is left to the next turn, and keeps nothing else from being done."""
     try:
-        for sink in sinks.abandoned_sinks(conn):
-            with refresher.publisher.publication(conn) as publication, conn.transaction():
-                remove_sink(publication, sink)
-                publication.commit_others()
-        refresher.complete_maps()
-        refresher.publisher.leftovers.wake()
-    except RunnelError as error:
+        yield
+    except (RunnelError, psycopg.Error) as error:
+        if is_lost(conn):
+            raise
         log.info("lakes are tidied later: %s", error)
 
 

@@ -19,6 +19,7 @@ from psycopg import sql as psql
 from psycopg.types.json import Jsonb
 
 from runnel.catalog.lakes import load_lakes
+from runnel.catalog.lost import first_line, is_about_the_moment, is_lost
 from runnel.errors import RunnelError, UserError
 from runnel.lake import catalog
 from runnel.lake.model import LakeTable
@@ -110,13 +111,10 @@ class Standins:
                 if lake.dsn is not None or not _has_trigger(conn, lake):
                     polled.add(name)
             except (RunnelError, psycopg.Error) as error:
-                lost = isinstance(error, psycopg.OperationalError) and not isinstance(
-                    error, psycopg.errors.LockNotAvailable
-                )
-                if lost and lake.dsn is None:
+                if is_lost(conn):
                     raise
                 # One lake in trouble must not stop the others, nor the engine.
-                reason = str(error).strip().splitlines()[0]
+                reason = first_line(error)
                 if self._failed.get(name, (0.0, ""))[1] != reason:
                     log.warning("lake %s cannot be followed: %s", name, reason)
                 self._failed[name] = time.monotonic(), reason
@@ -139,6 +137,7 @@ class Standins:
             bring_in_step(conn, lake, catalog.tables(there, lake, head))
             if lake.dsn is None:
                 _install_trigger(conn, lake)
+                _identify(conn, lake)
             self._versions[lake.name] = version
         self._heads[lake.name] = head
         return True
@@ -187,7 +186,7 @@ class _tolerant:  # noqa: N801  (used like a function)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         self._inner.__exit__(kind, error, trace)
-        if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError):
+        if isinstance(error, psycopg.Error) and not is_about_the_moment(error):
             log.warning("the stand-in of %s stays as it is: %s", self._what, error.diag.message_primary)
             return True
         return False
@@ -345,3 +344,19 @@ def _install_trigger(conn: Connection, lake: Lake) -> None:
             conn.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {TRIGGER}".encode())
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
         log.info("lake %s is looked at every second: %s", lake.name, error.diag.message_primary)
+
+
+def _identify(conn: Connection, lake: Lake) -> None:
+    """Let the catalog's tables be part of a publication; whoever made the lake may have left out the keys."""
+    try:
+        with conn.transaction():
+            conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
+            conn.execute(
+                "SELECT pgtrickle._identify(ARRAY(SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace(%s) "
+                "AND relname LIKE 'ducklake%%'))",
+                (quote(lake.schema),),
+            )
+    except psycopg.errors.LockNotAvailable:
+        log.info(
+            "the tables of lake %s are in use; they are looked at again after its next change of tables", lake.name
+        )

@@ -18,9 +18,11 @@ import psycopg
 
 from runnel.catalog import lakes as stored
 from runnel.catalog import requests as calls
+from runnel.catalog.lost import ended, first_line
+from runnel.catalog.sessions import connect
 from runnel.engine.lakes import named
 from runnel.errors import EngineBug, RunnelError, TransientError
-from runnel.lake.maintain import Settings, maintain
+from runnel.lake.maintain import Settings, alone, busy, maintain
 from runnel.model.lake import Lake
 
 log = logging.getLogger(__name__)
@@ -86,16 +88,17 @@ class Upkeep:
                 self._waiting.discard(task.lake or "")
 
     def _do(self, task: Task) -> None:
-        with _autocommit(self._dsn) as conn:
+        with _open(self._dsn) as conn:
             try:
                 result = self._maintain(conn, task)
             except RunnelError as error:
                 self._failed(conn, task, error)
-            except psycopg.OperationalError as error:
-                # The lake's own server, or ours; then this raises too, and whoever waits is told by the next engine.
-                text = (str(error).strip().splitlines() or ["the connection was lost"])[0]
-                self._failed(conn, task, TransientError(f"the catalog of the lake cannot be reached: {text}"))
             except Exception as error:
+                if ended(error):
+                    # The lake's own server, or ours; then this raises too, and the next engine tells whoever waits.
+                    text = f"the catalog of the lake cannot be reached: {first_line(error)}"
+                    self._failed(conn, task, TransientError(text))
+                    return
                 log.exception("maintenance of lake %s failed", task.lake)
                 self._failed(conn, task, EngineBug(f"maintenance failed: {error}", hint="The engine's log has more."))
             else:
@@ -105,8 +108,10 @@ class Upkeep:
     def _maintain(self, conn: psycopg.Connection[Any], task: Task) -> dict[str, Any]:
         lake = named(conn, task.lake)
         pending = [str(row[0]) for row in conn.execute(PENDING, (lake.name,))]
-        with _autocommit(lake.dsn or self._dsn) as work, _autocommit(lake.dsn or self._dsn) as observer:
-            report = asdict(maintain(work, observer, lake, _settings(conn, lake), pending=pending))
+        place = lake.dsn or self._dsn
+        with _open(place) as work, _open(place) as observer, _open(place) as guard, alone(guard, lake) as free:
+            done = maintain(work, observer, lake, _settings(conn, lake), pending=pending) if free else busy()
+        report = asdict(done)
         stored.mark_maintained(conn, lake.name)
         log.info("lake %s was tidied: %s", lake.name, {key: value for key, value in report.items() if value})
         return report
@@ -128,5 +133,5 @@ def _settings(conn: psycopg.Connection[Any], lake: Lake) -> Settings:
     return Settings(orphan_grace=FOREVER) if shared else Settings()
 
 
-def _autocommit(dsn: str) -> psycopg.Connection[Any]:
-    return psycopg.connect(dsn, autocommit=True, connect_timeout=10, application_name="runnel upkeep")
+def _open(dsn: str) -> psycopg.Connection[Any]:
+    return connect(dsn, "runnel upkeep", timeout=10)

@@ -89,6 +89,8 @@ def create_lake(
     execute(conn, schema, "CREATE SCHEMA IF NOT EXISTS {lake}")
     for table, columns in TABLES.items():
         execute(conn, schema, f"CREATE TABLE {{lake}}.ducklake_{table} ({_typed(columns)})")
+        # Few of them have a key, and a publication may contain them all.
+        execute(conn, schema, f"ALTER TABLE {{lake}}.ducklake_{table} REPLICA IDENTITY FULL")
     for table, columns in INDEXES.items():
         execute(conn, schema, f"CREATE INDEX ON {{lake}}.ducklake_{table} ({columns})")
     execute(conn, schema, "INSERT INTO {lake}.ducklake_snapshot VALUES (0, clock_timestamp(), 0, 1, 0)")

@@ -79,7 +79,9 @@ def inline_deletes(draft: Draft, table: LakeTable, positions: Mapping[int, Seque
     notice, and one of the two would be lost.
     """
     name = f"ducklake_inlined_delete_{table.id}"
-    draft.run(f"CREATE TABLE IF NOT EXISTS {{lake}}.{name} (file_id BIGINT, row_id BIGINT, begin_snapshot BIGINT)")
+    if draft.run("SELECT to_regclass(%s)", (f"{quote(draft.lake.schema)}.{name}",)) == [(None,)]:
+        draft.run(f"CREATE TABLE IF NOT EXISTS {{lake}}.{name} (file_id BIGINT, row_id BIGINT, begin_snapshot BIGINT)")
+        draft.run(f"ALTER TABLE {{lake}}.{name} REPLICA IDENTITY FULL")
     draft.run_many(
         f"INSERT INTO {{lake}}.{name} VALUES (%s, %s, %s)",
         [(file, position, draft.id) for file, found in positions.items() for position in found],
@@ -115,6 +117,7 @@ def _create(draft: Draft, table: LakeTable) -> str:
     columns = "".join(f", {_name(column)} {inlined_type(column)}" for column in table.columns)
     draft.run(f"DROP TABLE IF EXISTS {{lake}}.{name}")
     draft.run(f"CREATE TABLE {{lake}}.{name} (row_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT{columns})")
+    draft.run(f"ALTER TABLE {{lake}}.{name} REPLICA IDENTITY FULL")
     draft.run(
         "DELETE FROM {lake}.ducklake_inlined_data_tables WHERE table_id = %s AND schema_version = %s",
         (table.id, draft.schema_version),

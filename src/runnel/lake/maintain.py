@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from psycopg.errors import LockNotAvailable
 
 from runnel.errors import RunnelError
 from runnel.lake import sweep
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 MEGABYTE = 1024 * 1024
+LOCK_TIMEOUT = "2s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,31 +87,39 @@ def maintain(
     the others are done.
     """
     settings, report = settings or Settings(), Report()
-    with _alone(observer, lake) as alone:
-        if not alone:
-            report.skipped["*"] = "another maintenance of the lake is at work"
+    for table in tables(observer, lake, head(observer, lake)):
+        name = f"{table.schema}.{table.name}"
+        if stopping():
             return report
-        for table in tables(observer, lake, head(observer, lake)):
-            name = f"{table.schema}.{table.name}"
-            if stopping():
-                return report
-            if only is None or name in only:
-                _maintain_table(Workshop(conn, observer, lake, table, settings.compression), settings, report)
-        report.removed_files += sweep.remove_scheduled(conn, lake, settings.grace)
-        report.removed_orphans += sweep.remove_orphans(observer, lake, settings.orphan_grace, pending, left=MOVED)
+        if only is None or name in only:
+            _maintain_table(Workshop(conn, observer, lake, table, settings.compression), settings, report)
+    report.removed_files += sweep.remove_scheduled(conn, lake, settings.grace)
+    report.removed_orphans += sweep.remove_orphans(observer, lake, settings.orphan_grace, pending, left=MOVED)
     return report
 
 
+def busy() -> Report:
+    """What there is to say when somebody else maintains the lake."""
+    return Report(skipped={"*": "another maintenance of the lake is at work"})
+
+
 @contextmanager
-def _alone(conn: Connection[Any], lake: Lake) -> Iterator[bool]:
-    """Whether nobody else maintains the lake; nobody will until the block ends."""
-    key = ("hashtextextended('runnel lake maintenance ' || %s, 0)", (lake.schema,))
-    [(alone,)] = execute(conn, lake.schema, f"SELECT pg_try_advisory_lock({key[0]})", key[1]).fetchall()
-    try:
-        yield bool(alone)
-    finally:
-        if alone and not conn.closed:
-            execute(conn, lake.schema, f"SELECT pg_advisory_unlock({key[0]})", key[1])
+def alone(conn: Connection[Any], lake: Lake) -> Iterator[bool]:
+    """Whether nobody else maintains the lake; nobody will until the block ends.
+
+    The lock is on a table of the catalog, so only who may write to the lake can hold it; readers and writers pass it.
+    The connection is used for nothing else: it holds a transaction open.
+    """
+    with conn.transaction():
+        try:
+            with conn.transaction():
+                execute(conn, lake.schema, f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+                execute(conn, lake.schema, "LOCK TABLE {lake}.ducklake_metadata IN SHARE UPDATE EXCLUSIVE MODE")
+                execute(conn, lake.schema, "SET LOCAL lock_timeout = 0")
+        except LockNotAvailable:
+            yield False
+        else:
+            yield True
 
 
 def _maintain_table(workshop: Workshop, settings: Settings, report: Report) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 LAKE = "ducklake:"
+_SNAPSHOT = re.compile(r"\d+:\d+:[\d,]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,13 @@ class Frontier:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Frontier:
-        """Read the catalog's form."""
+        """Read the catalog's form; one that makes no sense is a ValueError, a TypeError or an AttributeError."""
         value = value or {}
+        snapshot = value.get("postgres")
+        if snapshot is not None and not _SNAPSHOT.fullmatch(snapshot):
+            raise ValueError(f"{snapshot!r} is no snapshot")
         return cls(
-            snapshot=value.get("postgres"),
+            snapshot=snapshot,
             clock=value.get("clock"),
             plan=value.get("plan"),
             stream_tables={int(k): int(v) for k, v in (value.get("stream_tables") or {}).items()},

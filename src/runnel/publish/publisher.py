@@ -18,6 +18,7 @@ import psycopg
 
 from runnel.catalog import sinks
 from runnel.catalog.lakes import load_lake, load_lakes
+from runnel.catalog.lost import is_lost
 from runnel.catalog.owner import AsOwner, as_owner
 from runnel.catalog.sinks import Sink
 from runnel.errors import RunnelError, TransientError
@@ -182,9 +183,9 @@ class Publication:
         """A lost server of a lake is not the loss of the engine's own: the refresh is tried again later."""
         try:
             yield
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             for session in self._lakes.values():
-                if session.remote and (session.conn.closed or session.observer.closed):
+                if session.remote and is_lost(session.conn, session.observer):
                     raise TransientError(
                         f"lake {session.lake.name}: the connection to the server of its catalog was lost",
                         hint="The stream table is refreshed again when it is back.",

@@ -38,6 +38,7 @@ def create_map(owner: AsOwner, pgt_id: int) -> None:
     table, conn = map_table(pgt_id), owner.conn
     conn.execute(f"DROP TABLE IF EXISTS {table}".encode())
     conn.execute(f"CREATE TABLE {table} (h int8 NOT NULL, h2 int8 NOT NULL, row_id int8 NOT NULL)".encode())
+    conn.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL".encode())
     if owner.runner is not None:
         conn.execute(f"GRANT SELECT, INSERT, DELETE ON {table} TO {quote(owner.runner.role)}".encode())
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from runnel.catalog.sessions import connect
 from runnel.errors import TransientError
 from runnel.lake.model import Lake
 
@@ -74,8 +75,5 @@ class Connections:
 
 
 def _open(dsn: str) -> Connection:
-    conn = psycopg.connect(dsn, autocommit=True, application_name="runnel lake", connect_timeout=10)
     # What is written here guards against leftovers only; it need not wait for the disk.
-    conn.execute("SET synchronous_commit = off")
-    conn.execute("SET jit = off")
-    return conn
+    return connect(dsn, "runnel lake", {"synchronous_commit": "off"}, timeout=10)

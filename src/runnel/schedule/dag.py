@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 
 Graph = Mapping[int, frozenset[int]]
 """Each stream table with the stream tables it reads."""
@@ -17,6 +17,19 @@ def ordered(graph: Graph) -> list[int]:
     """
     sorter = TopologicalSorter({k: sorted(v & graph.keys()) for k, v in sorted(graph.items())})
     return list(sorter.static_order())
+
+
+def find_circle(graph: Graph) -> list[int]:
+    """Stream tables that read each other in a circle; none in a graph that has an order.
+
+    >>> find_circle({1: frozenset({2}), 2: frozenset({1}), 3: frozenset({1})})
+    [1, 2]
+    """
+    try:
+        ordered(graph)
+    except CycleError as error:
+        return sorted(set(error.args[1]))
+    return []
 
 
 def ancestors(graph: Graph, node: int) -> frozenset[int]:

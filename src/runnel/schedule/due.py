@@ -35,8 +35,8 @@ def period(node: int, tables: Mapping[int, Clocked], graph: Graph) -> float:
     schedule = tables[node].schedule
     if schedule.kind == "duration":
         return schedule.seconds
-    below = [tables[d].schedule.seconds for d in descendants(graph, node) if tables[d].schedule.kind == "duration"]
-    return min(below, default=DEFAULT_SECONDS)
+    below = [tables[d].schedule for d in descendants(graph, node) if d in tables]
+    return min((s.seconds for s in below if s.kind == "duration"), default=DEFAULT_SECONDS)
 
 
 def due_at(node: int, tables: Mapping[int, Clocked], graph: Graph) -> float | None:

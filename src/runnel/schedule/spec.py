@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from croniter import croniter
+from croniter import CroniterError, croniter
 
 from runnel.errors import UserError
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(?:\d+(?:ms|w|d|h|m|s))+")
+_DURATION = re.compile(r"(?:\d{1,9}(?:ms|w|d|h|m|s))+")
 _PART = re.compile(r"(\d+)(ms|w|d|h|m|s)")
 _CRON_FIELDS = (5, 6)
 
@@ -53,9 +54,21 @@ def parse_schedule(text: str) -> Schedule:
     elif stripped.startswith("@") or len(stripped.split()) in _CRON_FIELDS:
         fields = stripped.split()
         if croniter.is_valid(stripped, second_at_beginning=len(fields) == _CRON_FIELDS[1]):
-            return Schedule("cron", stripped)
+            return _firing(Schedule("cron", stripped))
     raise UserError(
         f"invalid schedule {text!r}",
         hint="Use a duration ('5s', '1m', '1h30m'), a cron expression ('*/5 * * * *', '@hourly'), or 'calculated'.",
         sqlstate="22023",
     )
+
+
+def _firing(schedule: Schedule) -> Schedule:
+    try:
+        schedule.next_fire(time.time())
+    except CroniterError:
+        raise UserError(
+            f"schedule {schedule.text!r} never fires",
+            hint="No date fits it: look at the day of the month and the month, such as 30 for February.",
+            sqlstate="22023",
+        ) from None
+    return schedule

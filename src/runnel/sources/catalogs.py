@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 
+from runnel.catalog.sessions import connect
 from runnel.errors import TransientError
 from runnel.model.lake import Lake
 
@@ -57,9 +58,7 @@ class LakeCatalogs:
             known = None
         if known is None:
             try:
-                conn = psycopg.connect(
-                    dsn, autocommit=True, application_name="runnel lake", connect_timeout=CONNECT_SECONDS
-                )
+                conn = connect(dsn, "runnel lake", timeout=CONNECT_SECONDS)
             except psycopg.Error as error:
                 raise self._lost(lake, error) from None
             known = self._open[lake.name] = dsn, conn

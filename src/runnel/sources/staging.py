@@ -6,13 +6,15 @@ per session and emptied before they are filled again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 
+from runnel.catalog.temporary import drop_temporary
 from runnel.lake.copytext import as_text
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
@@ -21,6 +23,8 @@ from runnel.transport import render_csv
 
 _CHUNK = 65_536
 _TRUNCATE_AFTER = 5_000
+_OF_STREAM_TABLE = re.compile(r"pgt_lake_(?:rows|delta)_(\d+)_")
+_OF_LAKE_TABLE = re.compile(r"pgt_lake_(\d+)$")
 
 
 @dataclass
@@ -60,6 +64,14 @@ class Staging:
                     copy.write(render_csv(as_text(part)))
         self._dead[name] = self._dead.get(name, 0) + count
         return count
+
+    def keep_only(self, conn: psycopg.Connection[Any], tables: Container[int], standins: Container[int]) -> None:
+        """Drop the staging tables of all other stream tables and lake tables."""
+        gone = drop_temporary(conn, _OF_STREAM_TABLE, tables.__contains__)
+        gone += drop_temporary(conn, _OF_LAKE_TABLE, standins.__contains__)
+        for name in gone:
+            self._made.pop(Name("pg_temp", name), None)
+            self._dead.pop(Name("pg_temp", name), None)
 
     def forget(self) -> None:
         """The session is gone, or was rolled back to before its tables were made."""

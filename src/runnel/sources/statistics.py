@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import psycopg
 
 _KEPT_SECONDS = 60.0
+_MOST_KEPT = 10_000
 _UNKNOWN_FANOUT = 10.0
 """Rows per key of a table that was never analysed."""
 
@@ -54,5 +55,7 @@ class Statistics:
             (relation,),
         ).fetchall()
         found = TableStatistics(rows[0][0] if rows else 0.0, {name: distinct for _, name, distinct in rows if name})
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
         self._kept[relation] = time.monotonic(), found
         return found

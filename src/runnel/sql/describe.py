@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import sql as psql
 
+from runnel.catalog.lost import is_about_the_moment
 from runnel.catalog.owner import AsOwner, as_owner
 from runnel.errors import UserError
 from runnel.model.names import Name
@@ -121,7 +122,8 @@ def _create_probe(asking: AsOwner, query: str, *, point: bool = False) -> None:
     try:
         asking.run(f"{prefix}{text}\n")
     except psycopg.Error as error:
-        if _not_the_querys_fault(error):
+        if is_about_the_moment(error):
+            # Taken for a verdict on the query it would change the table's mode.
             raise
         position = error.diag.statement_position or error.diag.internal_position
         if not point or position is None:
@@ -141,13 +143,6 @@ def _print_probe(conn: psycopg.Connection) -> str:
 
 def _drop_probe(conn: psycopg.Connection) -> None:
     conn.execute(psql.SQL("DROP VIEW pg_temp.{}").format(psql.Identifier(PROBE)))
-
-
-def _not_the_querys_fault(error: psycopg.Error) -> bool:
-    """A lost connection, a shutdown, a conflict: taken for a verdict on the query it would change the table's mode."""
-    state = error.sqlstate
-    lost = isinstance(error, psycopg.OperationalError) and state is None
-    return lost or (state is not None and (state[:2] in ("08", "40", "55") or state.startswith("57P")))
 
 
 def is_from_server(error: Exception) -> bool:

@@ -40,11 +40,8 @@ LoopbackOption = Annotated[
 
 _SECONDS_TO_STOP = 60
 
-# The row says who came last; that one is alive as long as its session holds the engine's lock.
-_ENGINE: LiteralString = """
-SELECT e.host, e.os_pid FROM pgtrickle.pgt_engine e JOIN pg_locks l ON l.pid = e.pid
-WHERE l.locktype = 'advisory' AND l.granted AND l.classid = 1920298606 AND l.objid = 1 AND l.objsubid = 2
-"""
+# The row says who came last; the function, whether that one lives.
+_ENGINE: LiteralString = "SELECT host, os_pid FROM pgtrickle.pgt_engine WHERE pgtrickle._engine_alive()"
 
 
 def up(
