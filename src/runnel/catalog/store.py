@@ -35,7 +35,7 @@ SELECT
     pgt_id, pgt_relid, pgt_schema, pgt_name, owner, original_query, defining_query, schedule, refresh_mode,
     effective_mode, mode_reason, status, is_populated, needs_reinit, settings, frontier, version,
     definition_version, uses_clock, data_timestamp, last_refresh_at, consecutive_errors, last_error, retry_at,
-    created_at, updated_at, ducklake_expired
+    created_at, updated_at, ducklake_expired, drift
 FROM pgtrickle.pgt_stream_tables
 WHERE %(pgt_id)s::bigint IS NULL OR pgt_id = %(pgt_id)s
 ORDER BY pgt_id
@@ -81,13 +81,15 @@ UPDATE pgtrickle.pgt_stream_tables SET needs_reinit = %s, updated_at = now() WHE
 # A stream table that DDL put in ERROR, or a user suspended, while its refresh ran stays as they left it.
 ADVANCE = """
 UPDATE pgtrickle.pgt_stream_tables SET
-    frontier = %s, version = %s, data_timestamp = %s, last_refresh_at = clock_timestamp(),
+    frontier = %(frontier)s, version = %(version)s, data_timestamp = %(data_timestamp)s,
+    last_refresh_at = clock_timestamp(),
     is_populated = true,
     status = CASE WHEN status = 'INITIALIZING' THEN 'ACTIVE' ELSE status END,
-    needs_reinit = needs_reinit AND NOT (%s AND status <> 'ERROR'),
+    needs_reinit = needs_reinit AND NOT (%(rebuilt)s AND status <> 'ERROR'),
+    drift = CASE WHEN %(rebuilt)s AND status <> 'ERROR' THEN NULL ELSE drift END,
     consecutive_errors = 0, retry_at = NULL,
     last_error = CASE WHEN status = 'ERROR' THEN last_error END, updated_at = now()
-WHERE pgt_id = %s
+WHERE pgt_id = %(pgt_id)s
 """
 NEW_REFRESH_ID = "SELECT nextval(pg_get_serial_sequence('pgtrickle.pgt_refresh_history', 'refresh_id'))"
 INSERT_SUCCESS = """
@@ -133,6 +135,7 @@ VALUES (pg_backend_pid(), %s, %s, %s, clock_timestamp(), %s)
 ON CONFLICT (singleton) DO UPDATE SET pid = excluded.pid, host = excluded.host, os_pid = excluded.os_pid,
     version = excluded.version, started_at = excluded.started_at, spark_master = excluded.spark_master
 """
+REGISTER_WRITER = "UPDATE pgtrickle.pgt_engine SET refresh_pid = %s"
 UNREGISTER_ENGINE = "DELETE FROM pgtrickle.pgt_engine WHERE pid = pg_backend_pid()"
 SELECT_ENGINE = "SELECT pid, host, os_pid, version, started_at, spark_master FROM pgtrickle.pgt_engine"
 SELECT_TRACKING = """
@@ -260,7 +263,8 @@ def advance(
 
     Call it late in that transaction: the row lock it takes is one that DDL on a source may wait for.
     """
-    conn.execute(ADVANCE, (Jsonb(frontier), version, data_timestamp, rebuilt, pgt_id))
+    values = {"version": version, "data_timestamp": data_timestamp, "rebuilt": rebuilt, "pgt_id": pgt_id}
+    conn.execute(ADVANCE, {**values, "frontier": Jsonb(frontier)})
 
 
 def new_refresh_id(conn: Connection) -> int:
@@ -303,6 +307,11 @@ def try_engine_lock(conn: Connection) -> bool:
 def register_engine(conn: Connection, *, host: str, os_pid: int, version: str, spark_master: str | None) -> None:
     """Say who holds the engine lock; call it on the connection that does."""
     conn.execute(REGISTER_ENGINE, (host, os_pid, version, spark_master))
+
+
+def register_writer(conn: Connection, pid: int) -> None:
+    """Say which session of the engine writes to stream tables: their guard lets it."""
+    conn.execute(REGISTER_WRITER, (pid,))
 
 
 def unregister_engine(conn: Connection) -> None:

@@ -23,6 +23,7 @@ from runnel.catalog import store
 from runnel.catalog.migrate import migrate, package_version
 from runnel.engine import lakes, sinks
 from runnel.engine.definitions import release_sources
+from runnel.engine.drift import ddl_is_followed, record_missing
 from runnel.engine.gate import WakeGate
 from runnel.engine.housekeeping import prune, repair_capture
 from runnel.engine.operations import Operations
@@ -184,6 +185,7 @@ class Engine:
         # Builds sort and hash millions of rows; the default of 4 MB would send them to disk.
         for setting in ("work_mem = '128MB'", "maintenance_work_mem = '256MB'", "temp_buffers = '64MB'"):
             self._refresh.execute(f"SET {setting}".encode())
+        store.register_writer(self._listen, self._refresh.info.backend_pid)
         row = self._refresh.execute("SELECT current_user, current_user::regrole::oid::int8").fetchone()
         assert row is not None
         self._role, self._role_oid = str(row[0]), int(row[1])
@@ -193,6 +195,7 @@ class Engine:
         self._registry.reload(self._control)
         for clock in self._clocks.values():
             clock.dirty = True
+        self._told_of_ddl = ddl_is_followed(self._control)
         self._gate = WakeGate(self._control)
         # A former engine may have left the gate open.
         self._gate.open()
@@ -269,6 +272,8 @@ class Engine:
             planned = {n: due_at(n, self._clocks, self._registry.graph) for n in active}
             if not any(d is not None and d <= now for d in planned.values()):
                 continue
+            if not self._told_of_ddl:
+                self.operations().redefiner.follow(look=True)
             for node in active:
                 self._clocks[node].dirty = False
             outcomes = self.operations().refresher.refresh_unit(active, "SCHEDULER")
@@ -325,6 +330,8 @@ class Engine:
         self._upkeep.look(self._control)
         for source in repair_capture(self._control, self._registry):
             self._mark_dirty(source)
+        record_missing(self._control, self._registry.rows)
+        self.operations().redefiner.follow(look=True)
 
     def _sleep(self, seconds: float) -> None:
         """Until something is heard, asked for, or due."""
@@ -356,7 +363,7 @@ class Engine:
                 release_sources(self._control)
                 self._registry.reload(self._control)
                 sinks.tidy(self.operations().refresher)
-                self.operations().follow_views()
+                self.operations().redefiner.follow()
         for source in changed:
             self._mark_dirty(source)
         waited = time.time() - self._lakes_looked

@@ -19,7 +19,7 @@ from runnel.apply.tables import typed
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
-from runnel.refresh.maintained import Maintained, Mode
+from runnel.refresh.maintained import Mode
 from runnel.refresh.rights import check_readable
 from runnel.schedule.spec import parse_schedule
 from runnel.sql import registry
@@ -235,16 +235,19 @@ def create_log(conn: psycopg.Connection, pgt_id: int, columns: Sequence[Column],
     conn.execute(f"GRANT SELECT ON {log} TO {quote(role)}".encode())
 
 
+def drop_log(conn: psycopg.Connection, pgt_id: int) -> None:
+    """Away with a change log that nobody can read any more."""
+    conn.execute(f"DROP TABLE IF EXISTS pgtrickle_changes.log_{pgt_id}".encode())
+
+
 def create_result(conn: psycopg.Connection, definition: Definition) -> int:
     """The stream table itself, made and owned by the caller; its oid."""
     columns = definition.compiled.description.columns
     items = ", ".join(typed(quote(c.name), c.type, c.collation) for c in columns)
     name = definition.name.sql()
     try:
-        with conn.transaction():
-            conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(definition.owner)))
+        with as_owner(conn, definition.owner):
             conn.execute(f"CREATE TABLE {name} ({items})".encode())
-            conn.execute("RESET ROLE")
     except psycopg.Error as error:
         raise user_error(error) from None
     index_result(conn, definition)
@@ -255,7 +258,17 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
     )
     row = conn.execute("SELECT %s::regclass::oid::int8", (name,)).fetchone()
     assert row is not None
+    conn.execute("SELECT pgtrickle._guard_attach(%s::oid)", (row[0],))
     return int(row[0])
+
+
+@contextmanager
+def as_owner(conn: psycopg.Connection, owner: str) -> Iterator[None]:
+    """DDL on a stream table, with its owner's rights, all or nothing."""
+    with conn.transaction():
+        conn.execute(psql.SQL("SET LOCAL ROLE {}").format(psql.Identifier(owner)))
+        yield
+        conn.execute("RESET ROLE")
 
 
 def index_result(conn: psycopg.Connection, definition: Definition) -> None:
@@ -263,42 +276,6 @@ def index_result(conn: psycopg.Connection, definition: Definition) -> None:
     columns = definition.compiled.description.columns
     # PostgreSQL finds a free name: ours could meet another one, cut off at 63 bytes.
     conn.execute(f"CREATE INDEX ON {definition.name.sql()} ({table_hash(columns)})".encode())
-
-
-def reshape_result(conn: psycopg.Connection, table: Maintained, definition: Definition) -> int:
-    """Give an existing stream table the columns of its new query; its oid.
-
-    Same columns: nothing to do. New columns at the end: added, and everything that refers to the table stays. Any
-    other change: a new table, which PostgreSQL refuses while views depend on the old one.
-    """
-    old, new = table.columns, definition.compiled.description.columns
-    shape = [(c.name, c.type.sql, c.collation) for c in old]
-    wanted = [(c.name, c.type.sql, c.collation) for c in new]
-    name = definition.name.sql()
-    if shape == wanted:
-        return table.relid
-    look_away(conn)
-    try:
-        if wanted[: len(shape)] == shape:
-            for column in new[len(shape) :]:
-                item = typed(quote(column.name), column.type, column.collation)
-                conn.execute(f"ALTER TABLE {name} ADD COLUMN {item}".encode())
-            conn.execute(f"DROP INDEX IF EXISTS {_rows_index(conn, table)}".encode())
-            index_result(conn, definition)
-            return table.relid
-        conn.execute(f"DROP TABLE {name}".encode())
-    except psycopg.Error as error:
-        raise user_error(error) from None
-    return create_result(conn, definition)
-
-
-def _rows_index(conn: psycopg.Connection, table: Maintained) -> str:
-    row = conn.execute(
-        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s AND indexprs IS NOT NULL "
-        "AND pg_get_indexdef(indexrelid) LIKE '%%hash_record_extended%%' LIMIT 1",
-        (table.relid,),
-    ).fetchone()
-    return str(row[0]) if row else quote("pgt_no_such_index")
 
 
 def drop_state(conn: psycopg.Connection, pgt_id: int) -> None:

@@ -22,7 +22,7 @@ _ATTACHED = """
 WITH untrusted AS (
     SELECT p.oid, p.proname FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner WHERE NOT r.rolsuper)
 SELECT format('trigger %%s', t.tgname) FROM pg_trigger t JOIN untrusted u ON u.oid = t.tgfoid
-WHERE t.tgrelid = %(table)s AND NOT t.tgisinternal
+WHERE t.tgrelid = %(table)s AND NOT t.tgisinternal AND t.tgfoid <> 'pgtrickle._guard()'::regprocedure
 UNION ALL SELECT format('rule %%s', rulename) FROM pg_rewrite WHERE ev_class = %(table)s
 UNION ALL SELECT format('policy %%s', polname) FROM pg_policy WHERE polrelid = %(table)s
 UNION ALL
