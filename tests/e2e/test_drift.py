@@ -22,7 +22,8 @@ FROM generate_series(1, 5) i;
 CREATE FUNCTION base(x int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT x + 1';
 CREATE FUNCTION over_text(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN SCHEMA.base(x) * 10; END';
 CREATE FUNCTION over_atomic(x int) RETURNS int IMMUTABLE LANGUAGE sql BEGIN ATOMIC SELECT base(x) * 100; END;
-CREATE FUNCTION shape(x int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN to_json(ROW(x, x)::SCHEMA.pair); END';
+CREATE FUNCTION shape(x int) RETURNS text IMMUTABLE LANGUAGE plpgsql
+AS 'BEGIN RETURN to_json(ROW(x, x)::SCHEMA.pair); END';
 CREATE FUNCTION less(a int, b int) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT a < b';
 CREATE OPERATOR <<< (LEFTARG = int, RIGHTARG = int, FUNCTION = less);
 CREATE FUNCTION add_up(s int, x int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT coalesce(s, 0) + x';
@@ -281,9 +282,7 @@ def test_verify_sees_the_digits_of_the_query(
 ) -> None:
     db.execute("CREATE TABLE n (id int, f float8)")
     db.execute("INSERT INTO n SELECT i, 1.0 / i FROM generate_series(1, 20) i")
-    db.execute(
-        "INSERT INTO n VALUES (21, 0.1::float8 + 0.2::float8), (22, 'NaN'), (23, '-0'), (24, NULL), (25, 1e-30)"
-    )
+    db.execute("INSERT INTO n VALUES (21, 0.1::float8 + 0.2::float8), (22, 'NaN'), (23, '-0'), (24, NULL), (25, 1e-30)")
     stream("s", f"SELECT id, {expression} AS v FROM n")
     stream("summed", "SELECT id % 3 AS k, sum(f) AS f, avg(f::float4) AS g, min(f) AS h FROM n GROUP BY 1")
     check("s", "summed")
