@@ -32,6 +32,7 @@ from runnel.engine.registry import Registry
 from runnel.engine.requests import answer
 from runnel.engine.standins import Standins
 from runnel.engine.upkeep import Upkeep
+from runnel.engine.verification import Verification
 from runnel.errors import TransientError, UserError
 from runnel.schedule.due import Clocked, due_at
 from runnel.schedule.spec import parse_schedule
@@ -67,11 +68,13 @@ class Engine:
         on_event: Callable[[str], None] | None = None,
         home: Path | None = None,
         data_path: str | None = None,
+        verify_every: float | None = None,
     ) -> None:
         """Maintain the stream tables of `dsn`.
 
         `home` is a directory for what this stack keeps outside of the database: the key of stored credentials, and
         the files of the default lake unless `data_path` names another place. Without both there is no default lake.
+        `verify_every` seconds a stream table chosen by chance is compared with its query; never if None.
         """
         self.dsn = dsn
         self._home = home
@@ -90,6 +93,7 @@ class Engine:
         self._lakes = Standins()
         self._lakes_looked = 0.0
         self._upkeep = Upkeep(dsn, self._on_event)
+        self._verification = Verification(verify_every, self._on_event)
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -244,6 +248,9 @@ class Engine:
     def _cycle(self) -> None:
         self._serve_requests()
         wait = self._refresh_due()
+        if wait > 0 and not self._stopping.is_set():
+            self._verification.turn(self.operations())
+            wait = min(wait, self._verification.wait())
         look = self._gate.wait()
         if not self._stopping.is_set():
             idle = LAKE_POLL_SECONDS if self._registry.lake_readers(self._lakes.polled) else IDLE_SECONDS
