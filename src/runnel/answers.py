@@ -70,6 +70,8 @@ class VerifyResult:
     missing: Sequence[str]
     unexpected: Sequence[str]
     counts: Mapping[str, int]
+    error: str | None = None
+    """Why nothing could be compared, where somebody goes on with other tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

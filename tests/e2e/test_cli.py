@@ -94,6 +94,7 @@ def test_verify_tells_by_its_exit_code_who_tampered(cli: Cli, db: psycopg.Connec
     cli("create", "totals", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", "--schedule", "@yearly")
     cli("create", "copy", "SELECT id FROM orders", "--schedule", "@yearly")
     assert cli("verify", "totals", "copy").exit_code == 0
+    db.execute("SET pgtrickle.allow_direct_writes = on")
     db.execute("UPDATE totals SET n = 1000 WHERE customer = 'c1'")
     output = cli("verify", "totals", code=1).output
     assert "c1" in output
@@ -106,6 +107,20 @@ def test_verify_tells_by_its_exit_code_who_tampered(cli: Cli, db: psycopg.Connec
     db.execute("INSERT INTO copy VALUES (3)")
     said = json.loads(cli("verify", "copy", "--json", code=1).stdout)["copy"]
     assert (said["missing"], said["unexpected"]) == (["(7)"], ["(3)"])
+
+
+def test_verify_goes_on_after_a_table_in_error(cli: Cli, db: psycopg.Connection, schema: str) -> None:
+    script(db, ORDERS)
+    cli("create", "broken", "SELECT customer FROM orders", "--schedule", "@yearly")
+    cli("create", "sound", "SELECT id FROM orders", "--schedule", "@yearly")
+    db.execute("ALTER TABLE orders DROP COLUMN customer")
+    output = cli("verify", "--all", code=1).output
+    assert "broken could not be verified" in output and 'column "customer" was dropped' in output
+    assert "sound equals its query" in output
+    said = json.loads(cli("verify", "--json", code=1).stdout)
+    found = {name.split(".")[-1]: result for name, result in said.items()}
+    assert found["sound"]["ok"] and "was dropped" in found["broken"]["error"]
+    assert "--all" in cli("verify", "--all", "sound", code=1).output
 
 
 def test_errors_are_one_line_with_a_hint(cli: Cli, db: psycopg.Connection) -> None:

@@ -67,6 +67,7 @@ def test_somebody_writing_to_a_stream_table_is_noticed_and_repaired(
 ) -> None:
     script(db, "CREATE TABLE t (k int, v int); INSERT INTO t VALUES (1, 1), (2, 2)")
     stream("s", "SELECT k, sum(v) AS s FROM t GROUP BY k", schedule="1s")
+    db.execute("SET pgtrickle.allow_direct_writes = on")
     db.execute("UPDATE s SET s = 999 WHERE k = 1")
     assert not client.verify("s").ok
     db.execute("UPDATE t SET v = 5 WHERE k = 1")
@@ -75,6 +76,30 @@ def test_somebody_writing_to_a_stream_table_is_noticed_and_repaired(
     )
     check("s")
     assert failing(db, "s")[0] == "ACTIVE"
+
+
+@pytest.mark.parametrize(
+    "write",
+    ["INSERT INTO s VALUES (3, 3)", "UPDATE s SET s = 0", "DELETE FROM s", "TRUNCATE s", "COPY s FROM PROGRAM 'true'"],
+)
+def test_direct_writes_are_refused(
+    write: str, db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
+) -> None:
+    script(db, "CREATE TABLE t (k int, v int); INSERT INTO t VALUES (1, 1), (2, 2)")
+    stream("s", "SELECT k, sum(v) AS s FROM t GROUP BY k")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="s is maintained by Runnel") as refused:
+        db.execute(write.encode())
+    assert "allow_direct_writes" in (refused.value.diag.message_hint or "")
+    client.alter_stream_table("s", query="SELECT v AS s, k FROM t")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        db.execute(write.encode())
+    db.execute("UPDATE t SET v = 7")
+    check("s")
+    with db.transaction():
+        db.execute("SET LOCAL pgtrickle.allow_direct_writes = on")
+        db.execute(write.encode())
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        db.execute(write.encode())
 
 
 def test_a_failed_first_build_leaves_nothing(db: psycopg.Connection, client: runnel.Client) -> None:

@@ -31,6 +31,7 @@ ON CONFLICT (singleton) DO UPDATE SET pid = excluded.pid, backend_start = exclud
     host = excluded.host, os_pid = excluded.os_pid, version = excluded.version, started_at = excluded.started_at,
     spark_master = excluded.spark_master
 """
+REGISTER_WRITER = "UPDATE pgtrickle.pgt_engine SET refresh_pid = %s"
 RELEASE = "DELETE FROM pgtrickle.pgt_engine WHERE pid = pg_backend_pid()"
 HOLDER = "SELECT pid, host, os_pid, version, started_at, spark_master FROM pgtrickle.pgt_engine"
 
@@ -45,6 +46,11 @@ def claim(conn: Connection, *, host: str, os_pid: int, version: str, spark_maste
             return False
         conn.execute(CLAIM, (host, os_pid, version, spark_master))
     return True
+
+
+def register_writer(conn: Connection, pid: int) -> None:
+    """Say which session of the engine writes to stream tables: their guard lets it."""
+    conn.execute(REGISTER_WRITER, (pid,))
 
 
 def release(conn: Connection) -> None:

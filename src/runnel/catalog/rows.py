@@ -40,6 +40,8 @@ class StreamTable:
     created_at: datetime
     updated_at: datetime
     ducklake_expired: str = "fallback"
+    drift: str | None = None
+    """What changed under the query; it is compiled anew before the next refresh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

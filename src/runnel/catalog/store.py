@@ -37,7 +37,7 @@ SELECT_STREAM_TABLES = f"""
 SELECT
     pgt_id, pgt_relid, pgt_schema, pgt_name, owner, original_query, defining_query, schedule, refresh_mode,
     effective_mode, mode_reason, status, is_populated, needs_reinit, settings, frontier, version,
-    definition_version, uses_clock, consecutive_errors, last_error, ducklake_expired, {_MOMENTS}
+    definition_version, uses_clock, consecutive_errors, last_error, ducklake_expired, drift, {_MOMENTS}
 FROM pgtrickle.pgt_stream_tables
 WHERE %(pgt_id)s::bigint IS NULL OR pgt_id = %(pgt_id)s
 ORDER BY pgt_id
@@ -83,13 +83,15 @@ UPDATE pgtrickle.pgt_stream_tables SET needs_reinit = %s, updated_at = now() WHE
 # A stream table that DDL put in ERROR, or a user suspended, while its refresh ran stays as they left it.
 ADVANCE = """
 UPDATE pgtrickle.pgt_stream_tables SET
-    frontier = %s, version = %s, data_timestamp = %s, last_refresh_at = clock_timestamp(),
+    frontier = %(frontier)s, version = %(version)s, data_timestamp = %(data_timestamp)s,
+    last_refresh_at = clock_timestamp(),
     is_populated = true,
     status = CASE WHEN status = 'INITIALIZING' THEN 'ACTIVE' ELSE status END,
-    needs_reinit = needs_reinit AND NOT (%s AND status <> 'ERROR'),
+    needs_reinit = needs_reinit AND NOT (%(rebuilt)s AND status <> 'ERROR'),
+    drift = CASE WHEN %(rebuilt)s AND status <> 'ERROR' THEN NULL ELSE drift END,
     consecutive_errors = 0, retry_at = NULL,
     last_error = CASE WHEN status = 'ERROR' THEN last_error END, updated_at = now()
-WHERE pgt_id = %s
+WHERE pgt_id = %(pgt_id)s
 """
 NEW_REFRESH_ID = "SELECT nextval(pg_get_serial_sequence('pgtrickle.pgt_refresh_history', 'refresh_id'))"
 INSERT_SUCCESS = """
@@ -252,7 +254,8 @@ def advance(
 
     Call it late in that transaction: the row lock it takes is one that DDL on a source may wait for.
     """
-    conn.execute(ADVANCE, (Jsonb(frontier), version, data_timestamp, rebuilt, pgt_id))
+    values = {"version": version, "data_timestamp": data_timestamp, "rebuilt": rebuilt, "pgt_id": pgt_id}
+    conn.execute(ADVANCE, {**values, "frontier": Jsonb(frontier)})
 
 
 def new_refresh_id(conn: Connection) -> int:

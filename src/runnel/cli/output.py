@@ -220,6 +220,9 @@ def print_verified(name: str, result: VerifyResult) -> None:
         counted = f" ({rows:,} rows)" if rows is not None else ""
         out.print(f"[green]✓[/] {_escape(name)} equals its query in PostgreSQL{counted}")
         return
+    if result.error is not None:
+        out.print(f"[bold red]✗ {_escape(name)} could not be verified[/]: {_escape(result.error)}")
+        return
     out.print(f"[bold red]✗ {_escape(name)} differs from its query in PostgreSQL[/]")
     for title, sign, rows_of in (("missing", "-", result.missing), ("unexpected", "+", result.unexpected)):
         if rows_of:

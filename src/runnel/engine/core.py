@@ -27,6 +27,7 @@ from runnel.catalog.sessions import connect, pinned
 from runnel.engine import lakes, sinks
 from runnel.engine.clocks import Clocks
 from runnel.engine.definitions import release_sources
+from runnel.engine.drift import ddl_is_followed, record_missing
 from runnel.engine.gate import WakeGate
 from runnel.engine.housekeeping import Housekeeping, repair_capture
 from runnel.engine.notices import CHANGES, DDL, LAKES, Ears
@@ -37,6 +38,7 @@ from runnel.engine.registry import Registry
 from runnel.engine.requests import answer
 from runnel.engine.standins import Standins
 from runnel.engine.upkeep import Upkeep
+from runnel.engine.verification import Verification
 from runnel.errors import TransientError, UserError
 
 if TYPE_CHECKING:
@@ -72,11 +74,13 @@ class Engine:
         on_event: Callable[[str], None] | None = None,
         home: Path | None = None,
         data_path: str | None = None,
+        verify_every: float | None = None,
     ) -> None:
         """Maintain the stream tables of `dsn`.
 
         `home` is a directory for what this stack keeps outside of the database: the key of stored credentials, and
         the files of the default lake unless `data_path` names another place. Without both there is no default lake.
+        `verify_every` seconds a stream table chosen by chance is compared with its query; never if None.
         """
         self.dsn = dsn
         self._home = home
@@ -101,6 +105,7 @@ class Engine:
         self._lakes = Standins()
         self._lakes_looked = 0.0
         self._upkeep = Upkeep(dsn, self._on_event)
+        self._verification = Verification(verify_every, self._on_event)
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -184,6 +189,7 @@ class Engine:
         self._refresh = self._open("runnel refresh", MEMORY)
         # Foreign code runs in this session, and could put a statement of its own under a prepared one's name.
         self._refresh.prepare_threshold = None
+        claim.register_writer(self._listen, self._refresh.info.backend_pid)
         row = self._refresh.execute("SELECT current_user, current_user::regrole::oid::int8").fetchone()
         assert row is not None
         self._role, self._role_oid = str(row[0]), int(row[1])
@@ -192,6 +198,7 @@ class Engine:
         self._registry.forget_all()
         self._registry.reload(self._control)
         self._clocks.mark_all_dirty()
+        self._told_of_ddl = ddl_is_followed(self._control)
         self._gate = WakeGate(self._control)
         # A former engine may have left the gate open.
         self._gate.open()
@@ -258,6 +265,9 @@ class Engine:
     def _cycle(self) -> None:
         self._serve_requests()
         wait = self._refresh_due()
+        if wait > 0 and not self._stopping.is_set():
+            self._verification.turn(self.operations())
+            wait = min(wait, self._verification.wait())
         look = self._gate.wait()
         if not self._stopping.is_set():
             idle = LAKE_POLL_SECONDS if self._registry.lake_readers(self._lakes.polled) else IDLE_SECONDS
@@ -311,6 +321,8 @@ class Engine:
         due = [n for n, at in planned.items() if at is not None and at <= now]
         if not due:
             return False
+        if not self._told_of_ddl:
+            self.operations().redefiner.follow(look=True)
         refresher = self.operations().refresher
         broken = {n: error for n in due if (error := self._clocks.broken(n)) is not None}
         for node, error in broken.items():
@@ -342,6 +354,9 @@ class Engine:
         with self._house.step("capture", *self._connections):
             for source in repair_capture(self._control, self._registry):
                 self._clocks.mark_dirty(self._registry.readers(source))
+        with self._house.step("definitions", *self._connections):
+            record_missing(self._control, self._registry.rows)
+            self.operations().redefiner.follow(look=True)
 
     def _sleep(self, seconds: float) -> None:
         """Until something is heard, asked for, or due."""
@@ -387,7 +402,7 @@ class Engine:
         self._registry.reload(self._control)
         with self._house.step("lakes", *self._connections):
             sinks.tidy(self.operations().refresher)
-        self.operations().follow_views()
+        self.operations().redefiner.follow()
 
     def _follow_lakes(self) -> None:
         """Look for new snapshots of lakes: whoever reads such a lake may have changes waiting."""

@@ -8,7 +8,7 @@ behind.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -20,7 +20,7 @@ from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
-from runnel.refresh.maintained import Maintained, Mode
+from runnel.refresh.maintained import Mode
 from runnel.refresh.rights import check_readable
 from runnel.schedule.spec import parse_schedule
 from runnel.sql.compile import Compiled, compile_query
@@ -247,13 +247,18 @@ def create_log(conn: psycopg.Connection, pgt_id: int, columns: Sequence[Column],
     conn.execute(f"GRANT SELECT ON {log} TO {quote(role)}".encode())
 
 
+def drop_log(conn: psycopg.Connection, pgt_id: int) -> None:
+    """Away with a change log that nobody can read any more."""
+    conn.execute(f"DROP TABLE IF EXISTS pgtrickle_changes.log_{pgt_id}".encode())
+
+
 def create_result(conn: psycopg.Connection, definition: Definition) -> int:
     """The stream table itself, made and owned by the caller; its oid."""
     columns = definition.compiled.description.columns
     items = ", ".join(typed(quote(c.name), c.type, c.collation) for c in columns)
     name = definition.name.sql()
     try:
-        with conn.transaction(), _as_maker(conn, definition) as maker:
+        with as_maker(conn, definition) as maker:
             maker.run(f"CREATE TABLE {name} ({items})")
             # It has no key, and may be part of a publication.
             maker.run(f"ALTER TABLE {name} REPLICA IDENTITY FULL")
@@ -267,13 +272,17 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
     )
     row = conn.execute("SELECT %s::regclass::oid::int8", (name,)).fetchone()
     assert row is not None
+    conn.execute("SELECT pgtrickle._guard_attach(%s::oid)", (row[0],))
     return int(row[0])
 
 
-def _as_maker(conn: psycopg.Connection, definition: Definition) -> AbstractContextManager[AsOwner]:
-    """Adding a column evaluates the constraints of its type, and event triggers are told that the DDL is ours."""
+@contextmanager
+def as_maker(conn: psycopg.Connection, definition: Definition) -> Iterator[AsOwner]:
+    """DDL on a stream table, all or nothing: it evaluates the constraints of types, so with its owner's rights."""
     settings = {"search_path": PINNED_PATH, "pgtrickle.internal": "on"}
-    return as_owner(conn, definition.owner, settings).at_work()
+    with conn.transaction(), as_owner(conn, definition.owner, settings).at_work() as maker:
+        yield maker
+    look_away(conn)
 
 
 def index_result(conn: psycopg.Connection, definition: Definition) -> None:
@@ -281,44 +290,6 @@ def index_result(conn: psycopg.Connection, definition: Definition) -> None:
     columns = definition.compiled.description.columns
     # PostgreSQL finds a free name: ours could meet another one, cut off at 63 bytes.
     conn.execute(f"CREATE INDEX ON {definition.name.sql()} ({table_hash(columns)})".encode())
-
-
-def reshape_result(conn: psycopg.Connection, table: Maintained, definition: Definition) -> int:
-    """Give an existing stream table the columns of its new query; its oid.
-
-    Same columns: nothing to do. New columns at the end: added, and everything that refers to the table stays. Any
-    other change: a new table, which PostgreSQL refuses while views depend on the old one.
-    """
-    old, new = table.columns, definition.compiled.description.columns
-    shape = [(c.name, c.type.sql, c.collation) for c in old]
-    wanted = [(c.name, c.type.sql, c.collation) for c in new]
-    name = definition.name.sql()
-    if shape == wanted:
-        return table.relid
-    look_away(conn)
-    try:
-        if wanted[: len(shape)] == shape:
-            for column in new[len(shape) :]:
-                item = typed(quote(column.name), column.type, column.collation)
-                with _as_maker(conn, definition) as maker:
-                    maker.run(f"ALTER TABLE {name} ADD COLUMN {item}")
-            look_away(conn)
-            conn.execute(f"DROP INDEX IF EXISTS {_rows_index(conn, table)}".encode())
-            index_result(conn, definition)
-            return table.relid
-        conn.execute(f"DROP TABLE {name}".encode())
-    except psycopg.Error as error:
-        raise user_error(error) from None
-    return create_result(conn, definition)
-
-
-def _rows_index(conn: psycopg.Connection, table: Maintained) -> str:
-    row = conn.execute(
-        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s AND indexprs IS NOT NULL "
-        "AND pg_get_indexdef(indexrelid) LIKE '%%hash_record_extended%%' LIMIT 1",
-        (table.relid,),
-    ).fetchone()
-    return str(row[0]) if row else quote("pgt_no_such_index")
 
 
 def drop_state(conn: psycopg.Connection, pgt_id: int) -> None:

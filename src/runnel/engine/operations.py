@@ -14,16 +14,17 @@ from runnel.catalog.rows import StreamTable
 from runnel.catalog.sinks import save_sink
 from runnel.engine import definitions as defs
 from runnel.engine import sinks
+from runnel.engine.drift import record_objects
 from runnel.engine.records import dependencies, role_oid, stored_definition
-from runnel.engine.refreshes import Refresher, RefreshFailed, describe_failure
+from runnel.engine.redefine import Redefiner, as_user_error
+from runnel.engine.refreshes import Refresher, RefreshFailed
 from runnel.engine.registry import Registry, role_name
-from runnel.errors import RunnelError, UserError
+from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.publish.options import named as names_sink
 from runnel.publish.publisher import Publication
-from runnel.schedule.dag import ancestors, descendants
+from runnel.schedule.dag import descendants
 from runnel.schedule.spec import parse_schedule
-from runnel.sql import registry
 from runnel.sql.describe import user_error
 
 # Accepted so that scripts written for pg_trickle run; each says what Runnel does instead.
@@ -38,6 +39,11 @@ class Operations:
     registry: Registry
     refresher: Refresher
     wake: Callable[[int], None]
+
+    @property
+    def redefiner(self) -> Redefiner:
+        """What changes definitions."""
+        return Redefiner(self.conn, self.registry, self.refresher)
 
     # -- create --------------------------------------------------------------------------------------------
 
@@ -70,6 +76,7 @@ class Operations:
                     definition=stored_definition(definition),
                 )
                 store.replace_dependencies(self.conn, pgt_id, dependencies(pgt_id, definition))
+                record_objects(self.conn, pgt_id, definition.compiled.description)
                 if args.get("ducklake_expired"):
                     store.set_expired_policy(self.conn, pgt_id, str(args["ducklake_expired"]).lower())
                 if sink is not None:
@@ -80,7 +87,7 @@ class Operations:
         except BaseException as error:
             self._undo_create(pgt_id, name)
             if isinstance(error, RefreshFailed):
-                raise _as_user_error(name, error.cause) from error.cause
+                raise as_user_error(name, error.cause) from error.cause
             raise
         self.registry.reload(self.conn)
         self.wake(pgt_id)
@@ -110,7 +117,7 @@ class Operations:
             caller,
         )
         changes: dict[str, Any] = {}
-        if definition.compiled.description.canonical != row.defining_query:
+        if definition.compiled.description.canonical != row.defining_query or row.status == "ERROR" or row.drift:
             changes["query"] = args["query"]
         if definition.schedule != row.schedule:
             changes["schedule"] = definition.schedule
@@ -152,6 +159,7 @@ class Operations:
             with self.conn.transaction():
                 store.set_status(self.conn, row.pgt_id, "ACTIVE" if status == "ACTIVE" else "SUSPENDED")
         self.registry.reload(self.conn)
+        self.redefiner.follow()
         self.wake(row.pgt_id)
 
     def _set_expired_policy(self, row: StreamTable, policy: str) -> None:
@@ -163,46 +171,24 @@ class Operations:
 
     def _redefine(self, row: StreamTable, args: Mapping[str, Any], caller: defs.Caller) -> None:
         name = Name(row.pgt_schema, row.pgt_name)
-        old = self.registry.maintained(self.conn, row.pgt_id)
-        query = args.get("query") or row.original_query
-        speaker = caller if args.get("query") else defs.Caller(old.owner, row.settings, caller.pid)
-        owner = defs.Caller(old.owner, speaker.settings, caller.pid)
+        speaker = caller.settings if args.get("query") else row.settings
+        owner = defs.Caller(role_name(self.conn, row.owner), speaker, caller.pid)
         definition = defs.define(
             self.conn,
             name,
-            query,
+            args.get("query") or row.original_query,
             args.get("schedule") or row.schedule,
             args.get("refresh_mode") or row.refresh_mode,
             owner,
         )
-        self._refuse_cycle(row.pgt_id, name, definition)
-        defs.install_capture(self.conn, definition.compiled, owner)
-
         current = self.registry.sinks.get(row.pgt_id)
         sink = sinks.wanted_sink(self.conn, args, current, row.pgt_id, name, caller)
 
-        def change(publication: Publication) -> None:
+        def change_sink(publication: Publication) -> None:
             if sink != current:
                 sinks.put_sink(self.conn, publication, current, sink)
-            relid = defs.reshape_result(self.conn, old, definition)
-            store.update_definition(self.conn, row.pgt_id, stored_definition(definition), relid=relid, reinit=True)
-            store.replace_dependencies(self.conn, row.pgt_id, dependencies(row.pgt_id, definition))
-            store.set_status(self.conn, row.pgt_id, "ACTIVE")
-            defs.drop_state(self.conn, row.pgt_id)
-            # Readers of the change log cannot follow a table whose meaning changed: they are rebuilt too.
-            for reader in descendants(self.registry.graph, row.pgt_id):
-                store.set_needs_reinit(self.conn, reader, True)
 
-        try:
-            self.refresher.redefine(row.pgt_id, change)
-        except RefreshFailed as failure:
-            raise _as_user_error(name, failure.cause) from failure.cause
-        finally:
-            self.registry.forget(row.pgt_id)
-            with self.conn.transaction():
-                defs.release_sources(self.conn)
-            self.registry.reload(self.conn)
-            self.refresher.drop_leftovers(row.pgt_id)
+        self.redefiner.put(row, definition, owner, change_sink)
 
     def _change_sink(self, row: StreamTable, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Publish elsewhere, otherwise or no more; what is to be published is, before this returns."""
@@ -219,37 +205,7 @@ class Operations:
         try:
             self.refresher.redefine(row.pgt_id, lambda p: sinks.put_sink(self.conn, p, current, sink))
         except RefreshFailed as failure:
-            raise _as_user_error(name, failure.cause) from failure.cause
-
-    def follow_views(self) -> None:
-        """Define anew what reads a view that was replaced: its new definition may read other tables."""
-        views = self.conn.execute(
-            "SELECT DISTINCT s.pgt_id FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle.pgt_dependencies d "
-            "USING (pgt_id) WHERE s.needs_reinit AND s.status = 'ACTIVE' AND d.source_type = 'VIEW'"
-        ).fetchall()
-        for (pgt_id,) in views:
-            row = self.registry.rows[pgt_id]
-            owner = role_name(self.conn, row.owner)
-            try:
-                self._redefine(row, {"query": row.original_query}, defs.Caller(owner, row.settings))
-            except Exception as error:
-                if is_lost(self.conn):
-                    raise
-                store.set_status(self.conn, pgt_id, "ERROR", describe_failure(error))
-                self.registry.reload(self.conn)
-
-    def _refuse_cycle(self, pgt_id: int, name: Name, definition: defs.Definition) -> None:
-        upstream = {r.pgt_id for r in definition.compiled.relations if r.pgt_id is not None}
-        published = {(s.lake, s.table_id): i for i, s in self.registry.sinks.items()}
-        through = (published.get((r.lake.lake, r.lake.table_id)) for r in definition.compiled.relations if r.lake)
-        upstream |= {i for i in through if i is not None}
-        for up in upstream:
-            if up == pgt_id or pgt_id in ancestors(self.registry.graph, up):
-                raise UserError(
-                    f"stream table {name} would depend on itself",
-                    hint=registry.CIRCLE.way_out,
-                    sqlstate="42P17",
-                )
+            raise as_user_error(name, failure.cause) from failure.cause
 
     # -- drop ----------------------------------------------------------------------------------------------
 
@@ -295,12 +251,13 @@ class Operations:
 
     def refresh(self, args: Mapping[str, Any], caller: defs.Caller) -> dict[str, Any]:
         """Bring a stream table, and what it reads, up to date now."""
+        self.redefiner.follow(look=True)
         row = self.known(args["name"], caller)
         self._refuse_suspended(row)
         try:
             outcomes = self.refresher.refresh_unit(self.refresher.closure(row.pgt_id), "MANUAL")
         except RefreshFailed as failure:
-            raise _as_user_error(Name(row.pgt_schema, row.pgt_name), failure.cause) from failure.cause
+            raise as_user_error(Name(row.pgt_schema, row.pgt_name), failure.cause) from failure.cause
         finally:
             self.registry.reload(self.conn)
         own = next(o for o in outcomes if o.table.id == row.pgt_id)
@@ -314,6 +271,7 @@ class Operations:
 
     def verify(self, args: Mapping[str, Any], caller: defs.Caller) -> dict[str, Any]:
         """Refresh to one snapshot and compare with the query in it."""
+        self.redefiner.follow(look=True)
         row = self.known(args["name"], caller)
         self._refuse_suspended(row)
         allowed = self.conn.execute(
@@ -324,7 +282,7 @@ class Operations:
         try:
             _, rows, count = self.refresher.verify(row.pgt_id, self.refresher.closure(row.pgt_id))
         except RefreshFailed as failure:
-            raise _as_user_error(Name(row.pgt_schema, row.pgt_name), failure.cause) from failure.cause
+            raise as_user_error(Name(row.pgt_schema, row.pgt_name), failure.cause) from failure.cause
         finally:
             self.registry.reload(self.conn)
         missing = [text for text, weight in rows for _ in range(weight)]
@@ -339,10 +297,15 @@ class Operations:
                 f"stream table {row.pgt_schema}.{row.pgt_name} is not suspended (it is {row.status})",
                 sqlstate="55000",
             )
-        with self.conn.transaction():
-            store.set_status(self.conn, row.pgt_id, "ACTIVE")
+        if row.status == "ERROR":
+            # Whatever was wrong with its sources: it goes on if the query is good again, and else says why not.
+            self.redefiner.recompile(row)
+        else:
+            with self.conn.transaction():
+                store.set_status(self.conn, row.pgt_id, "ACTIVE")
         self.registry.forget(row.pgt_id)
         self.registry.reload(self.conn)
+        self.redefiner.follow()
         self.wake(row.pgt_id)
 
     # -- names and rights ----------------------------------------------------------------------------------
@@ -379,7 +342,8 @@ class Operations:
         if row.status == "ERROR":
             raise UserError(
                 f"stream table {name} is in ERROR: {row.last_error}",
-                hint="Change its query with pgtrickle.alter_stream_table, or drop it.",
+                hint="Undo what broke it and run pgtrickle.resume_stream_table, change its query with "
+                "pgtrickle.alter_stream_table, or drop it.",
                 sqlstate="55000",
             )
 
@@ -396,13 +360,3 @@ def _check_options(args: Mapping[str, Any]) -> None:
                 hint=f"Leave it out, or use {' or '.join(allowed)}.",
                 sqlstate="0A000",
             )
-
-
-def _as_user_error(name: Name, cause: Exception) -> RunnelError:
-    if isinstance(cause, RunnelError):
-        text = cause.message
-        if not text.startswith("stream table"):
-            text = f"stream table {name}: {text}"
-        return UserError(text, hint=cause.hint, detail=cause.detail, sqlstate=cause.sqlstate)
-    state = cause.sqlstate if isinstance(cause, psycopg.Error) else None
-    return UserError(f"stream table {name}: {describe_failure(cause)}", sqlstate=state)

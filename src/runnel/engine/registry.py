@@ -180,7 +180,7 @@ def known_scales(compiled: Compiled) -> dict[str, int]:
 
 def position(row: StreamTable) -> Position:
     """Where a stream table stands."""
-    reinit = "its state must be rebuilt" if row.needs_reinit else None
+    reinit = (row.drift or "its state must be rebuilt") if row.needs_reinit else None
     try:
         frontier = Frontier.from_json(row.frontier)
     except (ValueError, TypeError, AttributeError):
@@ -192,4 +192,5 @@ def position(row: StreamTable) -> Position:
 def ready(graph: Graph, rows: dict[int, StreamTable], node: int) -> bool:
     """Whether a stream table may be refreshed: itself in order, and everything it reads filled."""
     row = rows[node]
-    return row.status in ("ACTIVE", "INITIALIZING") and all(rows[u].is_populated for u in graph[node] if u in rows)
+    in_order = row.status in ("ACTIVE", "INITIALIZING") and row.drift is None
+    return in_order and all(rows[u].is_populated for u in graph[node] if u in rows)

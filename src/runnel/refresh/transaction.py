@@ -25,6 +25,7 @@ from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import Frontier
 from runnel.model.names import quote
+from runnel.model.types import PgType
 from runnel.plan.stage import GroupHead, LeafNode, PartitionHead, RecursiveHead, Stage
 from runnel.refresh.changes import Pending, pending_changes
 from runnel.refresh.compute import Counters, compute_stage
@@ -39,6 +40,10 @@ from runnel.sources.staging import Staging
 from runnel.sources.statements import Clock
 from runnel.sources.statistics import Statistics
 from runnel.spark.session import Sessions
+
+FLOAT4 = 700
+FLOAT4_DIGITS, FLOAT8_DIGITS = 3, 12
+"""To which `verify` compares: PostgreSQL itself adds floating-point numbers in no fixed order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,19 +319,14 @@ class RefreshTransaction:
     def differences(self, table: Maintained, limit: int = 50) -> list[tuple[str, int]]:
         """Rows in which the stream table and its query differ in this very snapshot: (row, weight).
 
-        Positive: the query has it and the table lacks it. Floating-point columns are compared to 12 digits,
-        because PostgreSQL itself adds them in no fixed order.
+        Positive: the query has it and the table lacks it. Floating-point columns are compared to 12 digits.
         """
         stage = table.stages[-1]
         current = ", ".join(quote(c.name) for c in stage.columns)
         names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
-        compared = ", ".join(
-            # Adding zero turns -0 into 0: they are equal, and which of them a group shows is chance.
-            f"({n} + '0')::text" if t.family == "float" else f"({n})::text" if t.oid in TEXTUAL else n
-            for n, t in ((f"o{i}", c.type) for i, c in enumerate(stage.columns))
-        )
+        compared = ", ".join(_compared(f"o{i}", c.type) for i, c in enumerate(stage.columns))
         self._lake_access(table).stage_whole()
-        with self.as_owner(table, extra_float_digits="-3").at_work() as owner:
+        with self.as_owner(table).at_work() as owner:
             rows = owner.rows(
                 f"""SELECT ROW({compared})::text, sum(w)::int8 FROM (
                       SELECT {names}, 1 AS w FROM ({table.staged or table.query}) AS q({names})
@@ -374,6 +374,17 @@ def _rows_sql(table: Maintained, stage: Stage) -> str:
     tables = table.tables(stage)
     renamed = ", ".join(f"i{i} AS o{i}" for i in range(len(stage.columns)))
     return consolidate_sql(stage, f"SELECT {renamed}, w FROM ({inputs_sql(stage, tables)}) AS i")
+
+
+def _compared(name: str, type_: PgType) -> str:
+    """A result column as `verify` compares it."""
+    if type_.family != "float":
+        return f"({name})::text" if type_.oid in TEXTUAL else name
+    # Only the final value is rounded: what the query makes of floating-point numbers on the way is its own matter.
+    # Adding zero turns -0 into 0: they are equal, and which of them a group shows is chance.
+    digits = "9" * (FLOAT4_DIGITS if type_.oid == FLOAT4 else FLOAT8_DIGITS)
+    rounded = f"to_char({name} + '0', '9.{digits[1:]}EEEE')"
+    return f"CASE WHEN {name} - {name} = '0' THEN {rounded} ELSE ({name})::text END"
 
 
 def _named(stage: Stage, rows: str) -> str:

@@ -36,6 +36,15 @@ _CLOCK_OR_SESSION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """An object that a query names, as PostgreSQL records it; `column` is the attribute of a relation, or 0."""
+
+    catalog: int
+    oid: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """A query as PostgreSQL understands it."""
 
@@ -46,6 +55,7 @@ class Description:
     unstable: tuple[str, ...]
     """Stable functions whose answer depends on more than their arguments and the clock."""
     set_returning: tuple[str, ...] = ()
+    references: tuple[Reference, ...] = ()
 
 
 @contextmanager
@@ -74,6 +84,7 @@ def describe(asking: AsOwner, query: str, *, point: bool = False) -> Description
     ).fetchone()
     assert action is not None
     functions = _functions(conn, action[0])
+    references = _references(conn)
     canonical = _print_probe(conn)
     return Description(
         columns=columns,
@@ -82,6 +93,7 @@ def describe(asking: AsOwner, query: str, *, point: bool = False) -> Description
         volatile=tuple(sorted({f.name for f in functions if f.volatility == "v"})),
         set_returning=tuple(sorted({f.name for f in functions if f.returns_set})),
         unstable=tuple(sorted({f.name for f in functions if f.volatility == "s" and _depends_on_more(f)})),
+        references=references,
     )
 
 
@@ -188,6 +200,16 @@ def _probe_columns(conn: psycopg.Connection) -> tuple[Column, ...]:
     row = conn.execute("SELECT %s::regclass::oid::int8", (f"pg_temp.{PROBE}",)).fetchone()
     assert row is not None
     return relation_columns(conn, row[0])
+
+
+def _references(conn: psycopg.Connection) -> tuple[Reference, ...]:
+    rows = conn.execute(
+        "SELECT DISTINCT d.refclassid::int8, d.refobjid::int8, d.refobjsubid FROM pg_catalog.pg_depend d "
+        "JOIN pg_catalog.pg_rewrite r ON r.oid = d.objid AND d.classid = 'pg_catalog.pg_rewrite'::regclass "
+        "WHERE r.ev_class = %s::regclass AND d.refobjid <> r.ev_class",
+        (f"pg_temp.{PROBE}",),
+    ).fetchall()
+    return tuple(Reference(*row) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runnel.answers import VerifyResult
 from runnel.cli.output import JsonOption, done, print_history, print_json, print_lineage, print_status, print_verified
 from runnel.cli.target import DsnOption, HomeOption, open_client
-from runnel.errors import UserError
+from runnel.errors import RunnelError, UserError
+
+if TYPE_CHECKING:
+    from runnel.client import Client
 
 NameArgument = Annotated[str, typer.Argument(help="Stream table.")]
 OptionalName = Annotated[str | None, typer.Argument(help="Stream table; all when none is named.")]
@@ -47,14 +51,20 @@ def explain(name: NameArgument, json: JsonOption = False, home: HomeOption = Non
 
 def verify(
     names: Annotated[list[str] | None, typer.Argument(help="Stream tables; all when none is named.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, as when none is named.")] = False,
     json: JsonOption = False,
     home: HomeOption = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Refresh, then compare with the query in the same snapshot; exit code 1 when a row differs."""
+    """Refresh, then compare with the query in the same snapshot; exit code 1 when a row differs.
+
+    A table that cannot be verified, say one in ERROR, is reported like one that differs, and the others are looked at.
+    """
+    if everything and names:
+        raise UserError("Name stream tables, or use --all.", hint="Both together are one too many.")
     with open_client(home, dsn) as client:
         chosen = names or [each.relation for each in client.status()]
-        results = {name: client.verify(name) for name in chosen}
+        results = {name: _verified(client, name) for name in chosen}
     if json:
         print_json(results)
     else:
@@ -62,6 +72,13 @@ def verify(
             print_verified(name, result)
     if not all(result.ok for result in results.values()):
         raise typer.Exit(1)
+
+
+def _verified(client: Client, name: str) -> VerifyResult:
+    try:
+        return client.verify(name)
+    except RunnelError as error:
+        return VerifyResult(ok=False, missing=(), unexpected=(), counts={}, error=error.message)
 
 
 def lineage(

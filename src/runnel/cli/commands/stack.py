@@ -30,6 +30,14 @@ DataPathOption = Annotated[
     ),
 ]
 
+VerifyOption = Annotated[
+    str | None,
+    typer.Option(
+        help="How often a stream table chosen by chance is compared with its query, say 1h; never unless given.",
+        metavar="PERIOD",
+    ),
+]
+
 LoopbackOption = Annotated[
     str | None,
     typer.Option(
@@ -45,14 +53,21 @@ _ENGINE: LiteralString = "SELECT host, os_pid FROM pgtrickle.pgt_engine WHERE pg
 
 
 def up(
-    home: HomeOption = None, dsn: DsnOption = None, master: MasterOption = "local[*]", data_path: DataPathOption = None
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+    master: MasterOption = "local[*]",
+    data_path: DataPathOption = None,
+    verify_every: VerifyOption = None,
 ) -> None:
     """Start the stack and keep stream tables fresh until Ctrl-C."""
     began = time.monotonic()
+    period = _seconds(verify_every)
     named = given_dsn(home, dsn)
     place = absolute(data_path)
     if named is not None:
-        _run_engine(named, master, began, where=f' --dsn "{named}"' if dsn else "", home=None, data_path=place)
+        _run_engine(
+            named, master, began, where=f' --dsn "{named}"' if dsn else "", home=None, data_path=place, period=period
+        )
         return
     server = embedded(home)
     _refuse_second_engine(server)
@@ -61,7 +76,9 @@ def up(
     address = server.start()
     note(f"PostgreSQL {'was already running' if before else 'started'} ({time.monotonic() - began:.1f} s)")
     where = f" --home {home}" if home else ""
-    _run_in_home(server, address, master, began, stop_on_failure=not before, where=where, data_path=place)
+    _run_in_home(
+        server, address, master, began, stop_on_failure=not before, where=where, data_path=place, period=period
+    )
 
 
 def down(home: HomeOption = None, dsn: DsnOption = None) -> None:
@@ -102,6 +119,7 @@ def _run_in_home(
     stop_on_failure: bool,
     where: str,
     data_path: str | None,
+    period: float | None,
 ) -> None:
     """Run the engine and stop its server at the end; not a server that somebody else's engine uses."""
     from runnel.server.home import clear_engine_pid, write_engine_pid
@@ -109,7 +127,7 @@ def _run_in_home(
     write_engine_pid(server.home)
     stop = stop_on_failure
     try:
-        _run_engine(address, master, began, where=where, home=server.home.path, data_path=data_path)
+        _run_engine(address, master, began, where=where, home=server.home.path, data_path=data_path, period=period)
         stop = True
     finally:
         clear_engine_pid(server.home)
@@ -118,12 +136,19 @@ def _run_in_home(
 
 
 def _run_engine(
-    address: str, master: str, began: float, *, where: str, home: Path | None, data_path: str | None
+    address: str,
+    master: str,
+    began: float,
+    *,
+    where: str,
+    home: Path | None,
+    data_path: str | None,
+    period: float | None,
 ) -> None:
     """Start, say so, and block until a signal."""
     from runnel.engine import Engine
 
-    engine = Engine(address, master=master, on_event=note, home=home, data_path=data_path)
+    engine = Engine(address, master=master, on_event=note, home=home, data_path=data_path, verify_every=period)
     stopping: list[int] = []
     _stop_on_signals(engine, stopping)
     try:
@@ -146,6 +171,18 @@ def _run_engine(
             engine.run()
     finally:
         engine.close()
+
+
+def _seconds(period: str | None) -> float | None:
+    """A period such as 30s or 1h30m."""
+    from runnel.schedule.spec import parse_schedule
+
+    if period is None:
+        return None
+    schedule = parse_schedule(period)
+    if schedule.kind != "duration":
+        raise UserError(f"--verify-every {period} is not a period.", hint="Use one such as 10m or 1h30m.")
+    return schedule.seconds
 
 
 def _stop_on_signals(engine: Engine, received: list[int]) -> None:
