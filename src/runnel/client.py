@@ -303,9 +303,10 @@ ORDER BY refresh_id DESC
 
 _HISTORY_OF_ALL: LiteralString = """
 SELECT t.pgt_relid::regclass::text AS name, h.start_time, h.end_time, h.data_timestamp, h.action, h.status,
-       h.initiated_by, h.changes_read, h.rows_inserted, h.rows_deleted, h.reason, h.error_message, h.timings,
-       h.spark_jobs, h.lake_io
+       h.initiated_by, h.changes_read, h.rows_inserted, h.rows_deleted, h.reason,
+       coalesce(e.message, h.error_message) AS error_message, h.timings, h.spark_jobs, h.lake_io
 FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_stream_tables t USING (pgt_id)
+LEFT JOIN pgtrickle.pgt_error_texts e USING (refresh_id)
 ORDER BY h.refresh_id DESC LIMIT %(limit)s
 """
 

@@ -88,7 +88,7 @@ def test_arguments_and_session_arrive(db: psycopg.Connection, engine: FakeEngine
         ("drop_stream_table('x')", "drop", {"name": "x", "cascade": False}),
         ("resume_stream_table('x')", "resume", {"name": "x"}),
         ("refresh_stream_table('x')", "refresh", {"name": "x"}),
-        ("create_stream_table_if_not_exists('x', 'q')", "create", None),
+        ("create_stream_table_if_not_exists('x', 'q')", "create_if_not_exists", None),
         ("create_or_replace_stream_table('x', 'q')", "create_or_replace", None),
     ],
 )  # fmt: skip

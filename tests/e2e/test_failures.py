@@ -12,8 +12,8 @@ from tests.e2e.helpers import Check, Stream, eventually, rows, script, value
 def failing(db: psycopg.Connection, name: str) -> tuple[str, int, str | None]:
     (found,) = rows(
         db,
-        "SELECT status, consecutive_errors, last_error FROM pgtrickle.pgt_stream_tables "
-        f"WHERE pgt_name = '{name}' AND pgt_schema = current_schema()",
+        "SELECT status, consecutive_errors, last_error FROM pgtrickle.pgt_status() "
+        f"WHERE name = format('%I.%I', current_schema(), '{name}')",
     )
     return found[0], found[1], found[2]
 

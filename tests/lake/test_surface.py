@@ -303,3 +303,27 @@ def test_a_role_that_may_not_make_a_catalog_is_told_who_can(
         assert 'CREATE SCHEMA "far" AUTHORIZATION "lake_guest"' in (refused.value.hint or "")
     finally:
         db.execute("DROP ROLE lake_guest")
+
+
+def test_unknown_options_are_refused(client: runnel.Client, db: psycopg.Connection, data_path: str) -> None:
+    client.attach_lake("sea", "salt", data_path=data_path, create=True)
+    for option, meant in (
+        ("secret_acess_key", "secret_access_key"),
+        ("reigon", "region"),
+        ("mantain_every", "maintain_every"),
+    ):
+        with pytest.raises(RunnelError, match=f'no option "{option}"') as refused:
+            client.set_lake_option("sea", option, "x")
+        assert f'Did you mean "{meant}"?' in (refused.value.hint or "")
+    with pytest.raises(RunnelError, match='no option "color"') as refused:
+        client.set_lake_option("sea", "color", "red")
+    assert "access_key_id" in (refused.value.hint or "") and "Did you mean" not in (refused.value.hint or "")
+    with pytest.raises(RunnelError, match='no option "buckte"'):
+        client.attach_lake("other", "pepper", data_path=data_path, options={"buckte": "x"}, create=True)
+    assert [lake.name for lake in client.lakes()] == ["sea"]
+    for known in ("region", "aws_region", "timeout"):
+        client.set_lake_option("sea", known, "7")
+    # Whatever an earlier release has stored can be forgotten.
+    db.execute('UPDATE pgtrickle.pgt_lakes SET options = options || \'{"color": "red"}\'')
+    client.set_lake_option("sea", "color", None)
+    assert db.execute("SELECT options ? 'color' FROM pgtrickle.pgt_lakes").fetchone() == (False,)

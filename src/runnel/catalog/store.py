@@ -112,6 +112,11 @@ INSERT INTO pgtrickle.pgt_refresh_history (
 VALUES (
     %(pgt_id)s, %(data_timestamp)s, %(start_time)s, clock_timestamp(), %(action)s, 'FAILED', %(initiated_by)s,
     %(changes_read)s, %(reason)s, %(error)s, %(timings)s, %(spark_jobs)s)
+RETURNING refresh_id
+"""
+INSERT_ERROR_TEXT = "INSERT INTO pgtrickle.pgt_error_texts (refresh_id, message) VALUES (%s, %s)"
+SELECT_ERROR_TEXT = """
+SELECT pgtrickle._last_error(pgt_id, last_error) FROM pgtrickle.pgt_stream_tables WHERE pgt_id = %s
 """
 COUNT_FAILURE = """
 UPDATE pgtrickle.pgt_stream_tables SET
@@ -129,6 +134,10 @@ DELETE FROM pgtrickle.pgt_refresh_history h USING (
 WHERE old.refresh_id = h.refresh_id AND old.age > %s
 """
 DELETE_STREAM_TABLE = "DELETE FROM pgtrickle.pgt_stream_tables WHERE pgt_id = %s"
+BEAT = """
+INSERT INTO pgtrickle.pgt_heartbeat (seen_at) VALUES (clock_timestamp())
+ON CONFLICT (singleton) DO UPDATE SET seen_at = excluded.seen_at
+"""
 SELECT_TRACKING = """
 SELECT source_relid, buffer, columns, relations, ancestors FROM pgtrickle.pgt_change_tracking
 """
@@ -271,20 +280,43 @@ def record_success(conn: Connection, pgt_id: int, refresh: Refresh, refresh_id: 
 
 
 def record_failure(
-    conn: Connection, pgt_id: int, refresh: Refresh, error: str, *, backoff: timedelta, suspend_after: int
+    conn: Connection,
+    pgt_id: int,
+    refresh: Refresh,
+    error: str,
+    *,
+    public: str | None = None,
+    backoff: timedelta,
+    suspend_after: int,
 ) -> tuple[int, str]:
-    """Record a failed refresh and when to try again; returns failures in a row and the resulting status."""
-    values = {**asdict(refresh), "timings": _jsonb(refresh.timings), "pgt_id": pgt_id, "error": error}
+    """Record a failed refresh and when to try again; returns failures in a row and the resulting status.
+
+    `public` is what everybody may read in place of the error, which then only the owner's role sees.
+    """
+    values = {**asdict(refresh), "timings": _jsonb(refresh.timings), "pgt_id": pgt_id, "error": public or error}
     counted = conn.execute(COUNT_FAILURE, {**values, "backoff": backoff, "suspend_after": suspend_after}).fetchone()
     if counted is None:
         return 0, "DROPPED"  # it was dropped while it failed: nobody to tell
-    conn.execute(INSERT_FAILURE, values)
+    refresh_id = _first(conn.execute(INSERT_FAILURE, values).fetchone())
+    if public is not None:
+        conn.execute(INSERT_ERROR_TEXT, (refresh_id, error))
     return int(counted[0]), str(counted[1])
+
+
+def whole_error(conn: Connection, pgt_id: int) -> str | None:
+    """The last error of a stream table as its owner may read it."""
+    row = conn.execute(SELECT_ERROR_TEXT, (pgt_id,)).fetchone()
+    return None if row is None else row[0]
 
 
 def prune_history(conn: Connection, keep: int) -> int:
     """Keep the newest `keep` refreshes of each stream table."""
     return conn.execute(PRUNE_HISTORY, (keep,)).rowcount
+
+
+def beat(conn: Connection) -> None:
+    """Say that the engine's loop has come round."""
+    conn.execute(BEAT)
 
 
 # -- capture -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from runnel.catalog import claim
+from runnel.catalog import claim, store
 from runnel.catalog import requests as calls
 from runnel.catalog.lost import first_line, is_lost
 from runnel.catalog.migrate import migrate, package_version
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BEAT_SECONDS = 5.0
 HOUSEKEEPING_SECONDS = 5.0
 IDLE_SECONDS = 30.0
 DDL_SECONDS = 0.5
@@ -102,6 +103,7 @@ class Engine:
         self._ddl_told = False
         self._ddl_looked = 0.0
         self._lakes_told = False
+        self._beaten = 0.0
         self._lakes = Standins()
         self._lakes_looked = 0.0
         self._upkeep = Upkeep(dsn, self._on_event)
@@ -274,7 +276,14 @@ class Engine:
             self._sleep(min(wait, idle if look is None else look, self._until_hints()))
         self._hear()
 
+    def _beat(self) -> None:
+        """Let health_check see that the loop comes round."""
+        if time.time() - self._beaten >= BEAT_SECONDS:
+            self._beaten = time.time()
+            store.beat(self._control)
+
     def _serve_requests(self) -> None:
+        self._beat()
         requests = calls.take_requests(self._control)
         if requests:
             self._ears.not_in_vain()

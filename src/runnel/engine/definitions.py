@@ -28,6 +28,7 @@ from runnel.sql.describe import SESSION_SETTINGS, user_error
 
 LOCK_TIMEOUT = "10s"
 MODES = ("AUTO", "FULL", "DIFFERENTIAL")
+OWN_SCHEMAS = ("pgtrickle", "pgtrickle_changes", "pgtrickle_state", "pgtrickle_ext")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +86,12 @@ def parse_mode(text: str) -> Mode:
 def resolve_name(conn: psycopg.Connection, text: str, caller: Caller) -> Name:
     """A possibly qualified name, as the caller's search path reads it."""
     try:
-        row = conn.execute("SELECT parse_ident(%s)", (text,)).fetchone()
+        row = conn.execute("SELECT parse_ident(%s), current_setting('max_identifier_length')::int", (text,)).fetchone()
     except psycopg.Error as error:
         raise user_error(error) from None
     assert row is not None
-    parts = row[0]
+    parts, longest = row
+    _refuse_long(parts, longest)
     if len(parts) == 2:  # noqa: PLR2004
         return Name(parts[0], parts[1])
     if len(parts) > 2:  # noqa: PLR2004
@@ -117,6 +119,18 @@ def require_creator(conn: psycopg.Connection, caller: Caller) -> None:
             hint=f"An administrator can allow it: GRANT pgtrickle_user TO {quote(caller.role)};",
             sqlstate="42501",
         )
+
+
+def _refuse_long(parts: Sequence[str], longest: int) -> None:
+    """PostgreSQL would cut a longer name off, and two names could become one."""
+    for part in parts:
+        size = len(part.encode())
+        if size > longest:
+            raise UserError(
+                f'the name "{part}" is too long: it has {size} bytes, and PostgreSQL keeps {longest}',
+                hint="Choose a shorter name; letters beyond ASCII take two to four bytes each.",
+                sqlstate="42622",
+            )
 
 
 def session_settings(caller: Caller) -> dict[str, str]:
@@ -167,6 +181,13 @@ def _prefixed(name: Name) -> Iterator[None]:
 
 def refuse_existing(conn: psycopg.Connection, name: Name) -> None:
     """A new stream table needs a free name in a schema that exists."""
+    if name.schema in OWN_SCHEMAS or name.schema == "information_schema" or name.schema.startswith("pg_"):
+        owner = "Runnel" if name.schema in OWN_SCHEMAS else "PostgreSQL"
+        raise UserError(
+            f'stream table "{name}" cannot be created: schema {name.schema} belongs to {owner} itself',
+            hint="Name a schema of your own, such as 'public.my_table'.",
+            sqlstate="42939",
+        )
     schema = conn.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (name.schema,)).fetchone()
     if schema is None:
         raise UserError(f'schema "{name.schema}" does not exist', sqlstate="3F000")
@@ -217,6 +238,28 @@ def _refuse_own_locks(conn: psycopg.Connection, oids: Sequence[int], caller: Cal
         raise UserError(
             f"the calling transaction has uncommitted changes in {row[0]}",
             hint="Commit first: the engine works in its own transaction and cannot see or wait for yours.",
+            sqlstate="55006",
+        )
+
+
+def refuse_unseen_writes(conn: psycopg.Connection, name: Name, oids: Sequence[int], caller: Caller) -> None:
+    """A refresh called by a transaction that wrote would leave out just the rows it was called for.
+
+    Whoever has written to a captured table holds a lock on its buffer until its transaction ends. A lock against
+    readers would let the two wait for each other.
+    """
+    row = conn.execute(
+        "SELECT t.source_relid::regclass::text FROM pgtrickle.pgt_change_tracking t JOIN pg_locks l "
+        "ON l.relation = to_regclass('pgtrickle_changes.' || quote_ident(t.buffer)) AND l.mode = 'RowExclusiveLock' "
+        "OR l.relation = ANY(t.relations) AND l.mode = 'AccessExclusiveLock' "
+        "WHERE t.source_relid = ANY(%s::oid[]) AND l.pid = %s AND l.granted "
+        "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1",
+        (list(oids), caller.pid),
+    ).fetchone()
+    if row is not None:
+        raise UserError(
+            f"stream table {name}: the calling transaction has uncommitted changes in {row[0]}, unseen by any refresh",
+            hint="Commit first, then refresh: the engine works in a transaction of its own.",
             sqlstate="55006",
         )
 

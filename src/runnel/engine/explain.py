@@ -30,8 +30,9 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
         lines.append(f"Why {row.effective_mode}: {row.mode_reason}")
     if row.effective_mode == "FULL" and written is not None and written.detail:
         lines += [f"  {line}" for line in written.detail.splitlines()]
-    if row.last_error:
-        lines.append(f"Last error: {row.last_error}")
+    error = operations.last_error(row, caller)
+    if error:
+        lines.append(f"Last error: {error}")
     sink = operations.registry.sinks.get(row.pgt_id)
     if sink is not None:
         lines.append(f"Published: {describe(sink)}")

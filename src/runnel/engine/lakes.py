@@ -27,10 +27,12 @@ from runnel.lake.create import create_lake
 from runnel.lake.model import Lake
 from runnel.lake.overview import overview
 from runnel.lake.storage import open_store
+from runnel.lake.store_options import require_known
 from runnel.model.names import quote
 
 Connection = psycopg.Connection[Any]
 
+MAINTENANCE = "maintain_every"
 MAINTAIN_EVERY = "15 minutes"
 REMOTE = re.compile(r"(s3|gs|az)://[^/]+", re.ASCII)
 USERS = """
@@ -60,6 +62,8 @@ def attach(conn: Connection, args: Mapping[str, Any], caller: Caller) -> None:
     given = stored.opened(
         Lake(name, args.get("catalog_schema") or "public", "", dsn=args.get("dsn"), options=_texts(args.get("options")))
     )
+    for option in given.options:
+        require_known(option)
     path = checked_data_path(args["data_path"]) if args.get("data_path") else None
     with conn.transaction(), reach(conn, given) as catalog_conn:
         made = bool(args.get("create_if_missing")) and not _has_catalog(catalog_conn, given.schema)
@@ -105,9 +109,9 @@ def set_option(conn: Connection, args: Mapping[str, Any], caller: Caller) -> Non
     require_engine_rights(conn, caller.role, "change the settings of lakes")
     name, option, value = str(args["name"]), str(args["option"]), args.get("value")
     _require_known(conn, name)
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", option) or option == stored.DSN:
-        raise UserError(f"{option!r} is not an option of a lake", hint="Options are words such as secret_access_key.")
-    if option != "maintain_every":
+    if value is not None:
+        require_known(option, also=(MAINTENANCE,))
+    if option != MAINTENANCE:
         if value is not None:
             # What cannot be opened now could never be used.
             stored.opened(Lake(name, "", "", options={option: str(value)}))

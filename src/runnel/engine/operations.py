@@ -14,21 +14,20 @@ from runnel.catalog.rows import StreamTable
 from runnel.catalog.sinks import save_sink
 from runnel.engine import definitions as defs
 from runnel.engine import sinks
+from runnel.engine.arguments import check_options
 from runnel.engine.drift import record_objects
+from runnel.engine.masking import masked
 from runnel.engine.records import dependencies, role_oid, stored_definition
 from runnel.engine.redefine import Redefiner, as_user_error
 from runnel.engine.refreshes import Refresher, RefreshFailed
 from runnel.engine.registry import Registry, role_name
-from runnel.errors import UserError
+from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
 from runnel.publish.options import named as names_sink
 from runnel.publish.publisher import Publication
 from runnel.schedule.dag import descendants
 from runnel.schedule.spec import parse_schedule
 from runnel.sql.describe import user_error
-
-# Accepted so that scripts written for pg_trickle run; each says what Runnel does instead.
-_FIXED = {"diamond_consistency": ("atomic",), "cdc_mode": ("auto", "trigger")}
 
 
 @dataclass
@@ -49,7 +48,7 @@ class Operations:
 
     def create(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Define and fill a stream table."""
-        _check_options(args)
+        check_options(args)
         defs.require_creator(self.conn, caller)
         name = defs.resolve_name(self.conn, args["name"], caller)
         defs.refuse_existing(self.conn, name)
@@ -100,14 +99,24 @@ class Operations:
             publication.commit_others()
         self.registry.reload(self.conn)
 
+    def create_if_not_exists(self, args: Mapping[str, Any], caller: defs.Caller) -> bool:
+        """Create a stream table unless there is one of that name; whether it was created."""
+        name = defs.resolve_name(self.conn, args["name"], caller)
+        self.registry.reload(self.conn)
+        if self.registry.find(name) is not None:
+            return False
+        self.create(args, caller)
+        return True
+
     def create_or_replace(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Create, or bring an existing stream table to this definition; nothing when it is the same."""
         name = defs.resolve_name(self.conn, args["name"], caller)
+        self.registry.reload(self.conn)
         row = self.registry.find(name)
         if row is None:
             self.create(args, caller)
             return
-        _check_options(args)
+        check_options(args)
         definition = defs.define(
             self.conn,
             name,
@@ -135,7 +144,7 @@ class Operations:
 
     def alter(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Change query, schedule, refresh mode, sink or status."""
-        _check_options(args)
+        check_options(args)
         row = self._owned(args["name"], caller)
         status = (args.get("status") or "").upper()
         if status not in ("", "ACTIVE", "SUSPENDED", "PAUSED"):
@@ -253,11 +262,12 @@ class Operations:
         """Bring a stream table, and what it reads, up to date now."""
         self.redefiner.follow(look=True)
         row = self.known(args["name"], caller)
-        self._refuse_suspended(row)
+        self._refuse_suspended(row, caller)
+        self._refuse_unseen_writes(row, caller)
         try:
             outcomes = self.refresher.refresh_unit(self.refresher.closure(row.pgt_id), "MANUAL")
         except RefreshFailed as failure:
-            raise as_user_error(Name(row.pgt_schema, row.pgt_name), failure.cause) from failure.cause
+            raise self._told(row, failure, caller) from failure.cause
         finally:
             self.registry.reload(self.conn)
         own = next(o for o in outcomes if o.table.id == row.pgt_id)
@@ -273,7 +283,8 @@ class Operations:
         """Refresh to one snapshot and compare with the query in it."""
         self.redefiner.follow(look=True)
         row = self.known(args["name"], caller)
-        self._refuse_suspended(row)
+        self._refuse_suspended(row, caller)
+        self._refuse_unseen_writes(row, caller)
         allowed = self.conn.execute(
             "SELECT has_table_privilege(%s, %s::oid, 'SELECT')", (caller.role, row.pgt_relid)
         ).fetchone()
@@ -282,7 +293,7 @@ class Operations:
         try:
             _, rows, count = self.refresher.verify(row.pgt_id, self.refresher.closure(row.pgt_id))
         except RefreshFailed as failure:
-            raise as_user_error(Name(row.pgt_schema, row.pgt_name), failure.cause) from failure.cause
+            raise self._told(row, failure, caller) from failure.cause
         finally:
             self.registry.reload(self.conn)
         missing = [text for text, weight in rows for _ in range(weight)]
@@ -324,39 +335,41 @@ class Operations:
 
     def _owned(self, text: str, caller: defs.Caller) -> StreamTable:
         row = self.known(text, caller)
-        allowed = self.conn.execute("SELECT pg_has_role(%s, %s::oid, 'MEMBER')", (caller.role, row.owner)).fetchone()
-        if not (allowed and allowed[0]):
+        if not self._acts_as_owner(row, caller):
             raise UserError(f"must be owner of stream table {row.pgt_schema}.{row.pgt_name}", sqlstate="42501")
         return row
 
-    @staticmethod
-    def _refuse_suspended(row: StreamTable) -> None:
+    def _refuse_unseen_writes(self, row: StreamTable, caller: defs.Caller) -> None:
+        sources = {oid for member in self.refresher.closure(row.pgt_id) for oid in self.registry.sources[member]}
+        defs.refuse_unseen_writes(self.conn, Name(row.pgt_schema, row.pgt_name), sorted(sources), caller)
+
+    def _acts_as_owner(self, row: StreamTable, caller: defs.Caller) -> bool:
+        allowed = self.conn.execute("SELECT pg_has_role(%s, %s::oid, 'MEMBER')", (caller.role, row.owner)).fetchone()
+        return bool(allowed and allowed[0])
+
+    def last_error(self, row: StreamTable, caller: defs.Caller) -> str | None:
+        """The last error, as far as the caller may read it."""
+        return store.whole_error(self.conn, row.pgt_id) if self._acts_as_owner(row, caller) else row.last_error
+
+    def _told(self, row: StreamTable, failure: RefreshFailed, caller: defs.Caller) -> RunnelError:
+        """Why a refresh failed, as far as the caller may know: it may be a table of others that this one reads."""
+        failed = self.registry.rows.get(failure.table, row)
+        cause = failure.cause if self._acts_as_owner(failed, caller) else masked(failure.cause)
+        return as_user_error(Name(row.pgt_schema, row.pgt_name), cause)
+
+    def _refuse_suspended(self, row: StreamTable, caller: defs.Caller) -> None:
         name = f"{row.pgt_schema}.{row.pgt_name}"
         if row.status == "SUSPENDED":
             raise UserError(
                 f"stream table {name} is suspended",
                 hint=f"Run pgtrickle.resume_stream_table('{name}') first.",
-                detail=row.last_error,
+                detail=self.last_error(row, caller),
                 sqlstate="55000",
             )
         if row.status == "ERROR":
             raise UserError(
-                f"stream table {name} is in ERROR: {row.last_error}",
+                f"stream table {name} is in ERROR: {self.last_error(row, caller)}",
                 hint="Undo what broke it and run pgtrickle.resume_stream_table, change its query with "
                 "pgtrickle.alter_stream_table, or drop it.",
                 sqlstate="55000",
-            )
-
-
-def _check_options(args: Mapping[str, Any]) -> None:
-    expired = args.get("ducklake_expired")
-    if expired is not None and str(expired).lower() not in ("fallback", "error"):
-        raise UserError(f"invalid ducklake_expired {expired!r}", hint="Use 'fallback' or 'error'.", sqlstate="22023")
-    for key, allowed in _FIXED.items():
-        value = args.get(key)
-        if value is not None and str(value).lower() not in allowed:
-            raise UserError(
-                f"{key} {value!r} is not supported",
-                hint=f"Leave it out, or use {' or '.join(allowed)}.",
-                sqlstate="0A000",
             )

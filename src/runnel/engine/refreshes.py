@@ -19,6 +19,7 @@ from runnel.catalog.lost import ended, is_lost
 from runnel.catalog.owner import settle, sweep
 from runnel.catalog.rows import Refresh, StreamTable
 from runnel.catalog.sinks import Sink, add_timings, load_sinks
+from runnel.engine.masking import condition, public_message
 from runnel.engine.registry import Registry, position, ready
 from runnel.engine.standins import Standins
 from runnel.errors import SchemaDriftError, TransientError
@@ -101,7 +102,7 @@ class Refresher:
                     continue
                 if force_full is None and isinstance(failure.cause, (psycopg.DataError, psycopg.errors.RaiseException)):
                     # A value that is gone, or never reaches the result, may have hurt the delta. The whole query knows.
-                    force_full = f"the delta failed: {describe_failure(failure.cause)}"
+                    force_full = f"the delta failed: {condition(failure.cause.sqlstate)}"
                     continue
                 self._record_failure(failure, initiated_by, started)
                 if initiated_by != "SCHEDULER":
@@ -356,7 +357,7 @@ class Refresher:
         )
         with self.conn.transaction():
             store.record_failure(
-                self.conn, failure.table, refresh, message,
+                self.conn, failure.table, refresh, message, public=public_message(cause),
                 backoff=timedelta(seconds=backoff), suspend_after=NEVER if outside else SUSPEND_AFTER,
             )  # fmt: skip
             if isinstance(cause, SchemaDriftError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import psycopg
@@ -13,11 +13,11 @@ from runnel.errors import RunnelError, SchemaDriftError, UserError
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.refresh.maintained import LakeSource, Maintained, Position, lake_sources
-from runnel.schedule.dag import Graph, find_circle, units
+from runnel.schedule.dag import Graph, descendants, find_circle, units
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.describe import relation_columns
 from runnel.sql.parse import parse_query
-from runnel.sql.scales import result_scales
+from runnel.sql.scales import Table, column_scales, result_scales
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Registry:
             compiled = compile_query(conn, row.defining_query, settings=row.settings, role=owner)
             plan, reason = compiled.plan, compiled.reason or row.mode_reason
             columns, polled = compiled.description.columns, compiled.polled
-            scales = known_scales(compiled)
+            scales = known_scales(compiled, self._upstream_scales(conn, compiled))
             lakes = lake_sources(compiled.relations, compiled.column_uses)
             staged = compiled.staged
         except RunnelError:
@@ -152,13 +152,25 @@ class Registry:
             expired=row.ducklake_expired,
         )
 
+    def _upstream_scales(self, conn: psycopg.Connection, compiled: Compiled) -> dict[int, Mapping[str, int]]:
+        """What is known of the digits of the stream tables that a query reads."""
+        read = {r.pgt_id for r in compiled.relations if r.pgt_id is not None and r.pgt_id in self.rows}
+        found: dict[int, Mapping[str, int]] = {}
+        for upstream in read:
+            try:
+                found[upstream] = self.maintained(conn, upstream).scales
+            except RunnelError:
+                found[upstream] = {}  # it cannot be read as it was: its own refresh will say so
+        return found
+
     def forget_all(self) -> None:
         """Compile everything anew: the server may be another one than before."""
         self._compiled.clear()
 
     def forget(self, pgt_id: int) -> None:
-        """Compile a stream table anew at its next use."""
-        self._compiled.pop(pgt_id, None)
+        """Compile a stream table, and what reads it, anew at its next use: readers know its digits."""
+        for affected in (pgt_id, *descendants(self.graph, pgt_id)):
+            self._compiled.pop(affected, None)
 
 
 def role_name(conn: psycopg.Connection, oid: int) -> str:
@@ -170,12 +182,29 @@ def role_name(conn: psycopg.Connection, oid: int) -> str:
     return str(row[0])
 
 
-def known_scales(compiled: Compiled) -> dict[str, int]:
-    """Digits after the point of a query's numeric columns, as far as its text tells."""
+def known_scales(compiled: Compiled, upstream: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
+    """Digits after the point of a query's numeric columns, as far as its text and the tables it reads tell.
+
+    `upstream`: what is known of stream tables, whose own columns are numerics without bounds.
+    """
     tree = parse_query(compiled.description.canonical)
-    relations = (*compiled.relations, *compiled.views)
-    tables = {(r.name.schema, r.name.name): r.columns for r in relations}
-    return {} if tree is None else result_scales(tree, compiled.description.columns, tables)
+    if tree is None:
+        return {}
+    tables = {
+        _table(r.name): column_scales(r.columns, None if r.pgt_id is None else upstream.get(r.pgt_id))
+        for r in (*compiled.relations, *compiled.views)
+    }
+    parsed = {_table(name): parse_query(text) for name, text in compiled.view_texts.items()}
+    views = {name: query for name, query in parsed.items() if query is not None}
+    # A view that cannot be read says nothing of its columns.
+    opaque = parsed.keys() - views.keys()
+    return result_scales(
+        tree, compiled.description.columns, {k: v for k, v in tables.items() if k not in opaque}, views
+    )
+
+
+def _table(name: Name) -> Table:
+    return name.schema, name.name
 
 
 def position(row: StreamTable) -> Position:

@@ -11,6 +11,7 @@ from runnel.catalog import requests as calls
 from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import Request
 from runnel.engine import lakes
+from runnel.engine.arguments import require_arguments
 from runnel.engine.definitions import Caller
 from runnel.engine.explain import explain, validate
 from runnel.engine.operations import Operations
@@ -57,9 +58,12 @@ def answer(operations: Operations, upkeep: Upkeep, request: Request, control: ps
 def _dispatch(operations: Operations, request: Request) -> Any:
     caller = Caller(request.role, request.settings or {}, request.caller_pid)
     args = request.args
+    require_arguments(request.kind, args)
     match request.kind:
         case "create":
             return operations.create(args, caller)
+        case "create_if_not_exists":
+            return operations.create_if_not_exists(args, caller)
         case "create_or_replace":
             return operations.create_or_replace(args, caller)
         case "alter":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -74,6 +74,25 @@ def published(columns: Sequence[Column], scales: Mapping[str, int] | None = None
     """The columns of a result; `scales` are what is known of numerics whose type fixes none."""
     known = scales or {}
     return tuple(PublishedColumn(c.name, c.type, lake_type(c.type, known.get(c.name))) for c in columns)
+
+
+def keep_types(
+    columns: Sequence[PublishedColumn], before: Sequence[Sequence[str]] | None
+) -> tuple[PublishedColumn, ...]:
+    """The columns with the decimals they were published with, where these have digits to spare.
+
+    What is known of digits may grow with a release; the type of a column that people read does not change for that.
+    """
+    stored = {name: (type_, lake) for name, type_, lake in before or ()}
+    return tuple(
+        replace(c, lake=stored[c.name][1]) if c.name in stored and _spares(c, *stored[c.name]) else c for c in columns
+    )
+
+
+def _spares(column: PublishedColumn, type_: str, lake: str) -> bool:
+    old, new = decimal_bounds(lake), decimal_bounds(column.lake)
+    unbounded = column.type.family == "numeric" and column.type.bounds is None
+    return unbounded and column.type.sql == type_ and old is not None and new is not None and old[1] >= new[1]
 
 
 def identities(columns: Sequence[PublishedColumn], names: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ from runnel.lake.tables import drop_table
 from runnel.lake.views import drop_view
 from runnel.model.names import Name
 from runnel.publish.changes import publish_changes, publish_log
-from runnel.publish.columns import SETTINGS, PublishedColumn, published
+from runnel.publish.columns import SETTINGS, PublishedColumn, keep_types, published
 from runnel.publish.export import export_changes
 from runnel.publish.job import Job, fits
 from runnel.publish.large import complete_map, is_large, prepare_large, publish_large
@@ -224,6 +224,8 @@ class Publication:
         else:
             standing = stand(session.observer, session.lake, sink, self.publisher.known)
         columns = published(result.columns, result.scales)
+        if sink.definition_version == result.definition_version:
+            columns = keep_types(columns, sink.columns)
         check_columns(sink, result.name, [c.name for c in columns])
         return Job(
             conn=self.conn,

@@ -65,6 +65,8 @@ class Compiled:
     """Where the construct is in the query's text, as far as it can be found."""
     staged: str | None = None
     """The query over the temporary tables that lake tables are staged in, for PostgreSQL to evaluate."""
+    view_texts: Mapping[Name, str] = field(default_factory=dict)
+    """Definitions of the views that the query reads, through other views as well."""
 
     @property
     def detail(self) -> str | None:
@@ -127,7 +129,12 @@ def _unplanned(
         entry=refusal.entry,
         place=_place(refusal, query, compiler),
         staged=_staged(compiler, description.canonical, relations),
+        view_texts=_view_texts(compiler),
     )
+
+
+def _view_texts(compiler: Compiler) -> dict[Name, str]:
+    return {name: facts.definition for name, facts in compiler.facts.items() if facts.definition is not None}
 
 
 def _staged(compiler: Compiler, canonical: str, relations: tuple[Relation, ...]) -> str | None:
@@ -210,6 +217,7 @@ def _planned(
         column_uses=_column_uses(plan, relations),
         notes=tuple(context.notes),
         staged=_staged(compiler, description.canonical, relations),
+        view_texts=_view_texts(compiler),
     )
 
 

@@ -82,7 +82,9 @@ FOREIGN_TABLE = Entry(
     "foreign tables", "FULL", "changes of a foreign table happen elsewhere, so the query is recomputed every period"
 )
 SYSTEM_CATALOG = Entry(
-    "system catalogs", "FULL", "system catalogs cannot carry triggers, so the query is recomputed every period"
+    "system catalogs",
+    "FULL",
+    "system catalogs, and Runnel's own tables, carry no triggers, so the query is recomputed every period",
 )
 ROW_SECURITY = Entry(
     "tables with row-level security",

@@ -61,7 +61,7 @@ _SYNONYMS = (
 # A frame that ends at the current row need not say so.
 _FRAME = re.compile(r"\b(ROWS|RANGE|GROUPS) BETWEEN ((?:(?!\bAND\b).)*? PRECEDING) AND CURRENT ROW")
 
-SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
+SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pgtrickle", "pgtrickle_changes", "pgtrickle_state")
 
 
 @dataclass

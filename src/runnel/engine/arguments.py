@@ -1,0 +1,60 @@
+"""What a call must say: arguments that are missing or empty are named before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runnel.errors import UserError
+
+_DEFINING = ("name", "query")
+REQUIRED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "create": ("create_stream_table", _DEFINING),
+    "create_or_replace": ("create_or_replace_stream_table", _DEFINING),
+    "create_if_not_exists": ("create_stream_table_if_not_exists", _DEFINING),
+    "alter": ("alter_stream_table", ("name",)),
+    "drop": ("drop_stream_table", ("name",)),
+    "refresh": ("refresh_stream_table", ("name",)),
+    "resume": ("resume_stream_table", ("name",)),
+    "verify": ("verify_stream_table", ("name",)),
+    "explain": ("explain_stream_table", ("name",)),
+    "validate": ("validate_query", ("query",)),
+    "attach_lake": ("attach_ducklake", ("name", "catalog_schema")),
+    "detach_lake": ("detach_ducklake", ("name",)),
+    "set_lake_option": ("set_lake_option", ("name", "option")),
+}
+"""By kind of request: the function as users call it, and the arguments it cannot do without."""
+
+# Accepted so that scripts written for pg_trickle run; each says what Runnel does instead.
+_FIXED = {"diamond_consistency": ("atomic",), "cdc_mode": ("auto", "trigger")}
+
+
+def require_arguments(kind: str, args: Mapping[str, Any]) -> None:
+    """Refuse a call whose arguments say nothing."""
+    function, required = REQUIRED.get(kind, (kind, ()))
+    for name in required:
+        if args.get(name) is None:
+            raise UserError(f'argument "{name}" of pgtrickle.{function} must not be NULL', sqlstate="22004")
+    for name in _DEFINING if "lake" not in function else ():
+        given = args.get(name)
+        if isinstance(given, str) and not given.strip().strip(";").strip():
+            raise UserError(
+                f'argument "{name}" of pgtrickle.{function} is empty',
+                hint="Give one SELECT." if name == "query" else "Give a name.",
+                sqlstate="22023",
+            )
+
+
+def check_options(args: Mapping[str, Any]) -> None:
+    """Refuse options with values that mean nothing here."""
+    expired = args.get("ducklake_expired")
+    if expired is not None and str(expired).lower() not in ("fallback", "error"):
+        raise UserError(f"invalid ducklake_expired {expired!r}", hint="Use 'fallback' or 'error'.", sqlstate="22023")
+    for key, allowed in _FIXED.items():
+        value = args.get(key)
+        if value is not None and str(value).lower() not in allowed:
+            raise UserError(
+                f"{key} {value!r} is not supported",
+                hint=f"Leave it out, or use {' or '.join(allowed)}.",
+                sqlstate="0A000",
+            )
