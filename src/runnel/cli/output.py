@@ -49,13 +49,25 @@ def done(text: str) -> None:
 
 def print_error(error: RunnelError) -> None:
     """One red line, then what PostgreSQL or the engine adds to it."""
+    from runnel.dsn import without_secrets
+
     out = console(stderr=True)
-    out.print(error.message, style="bold red", markup=False)
+    out.print(without_secrets(error.message), style="bold red", markup=False)
     if error.detail:
         # A caret under a line of the query: wrapping would move it away.
-        out.print(error.detail, markup=False, soft_wrap=True)
+        out.print(without_secrets(error.detail), markup=False, soft_wrap=True)
     if error.hint:
-        out.print(f"Hint: {error.hint}", style="cyan", markup=False)
+        out.print(f"Hint: {without_secrets(error.hint)}", style="cyan", markup=False)
+
+
+def warn(problem: RunnelError) -> None:
+    """Something that does not stop the command but will stop somebody: what, and the way out."""
+    out = console()
+    out.print(f"Warning: {problem.message}", style="bold yellow", markup=False)
+    if problem.detail:
+        out.print(problem.detail, markup=False)
+    if problem.hint:
+        out.print(f"Hint: {problem.hint}", style="cyan", markup=False)
 
 
 def print_json(value: Any) -> None:
@@ -129,6 +141,16 @@ def print_checks(checks: Sequence[Check]) -> None:
     _draw(
         ["check", "severity", "result"],
         [[each.name, _coloured(each.severity, _SEVERITY_COLOURS), _escape(each.result)] for each in checks],
+    )
+
+
+def print_settings(values: Mapping[str, Mapping[str, str | None]]) -> None:
+    _draw(
+        ["setting", "value", "from"],
+        [
+            [name, _escape(each["value"] or "-"), f"[dim]{_escape(each['from'] or '')}[/]"]
+            for name, each in values.items()
+        ],
     )
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from runnel.catalog import loopback, store
 from runnel.catalog import requests as calls
-from runnel.catalog import store
 from runnel.catalog.migrate import migrate, package_version
 from runnel.engine import lakes, sinks
 from runnel.engine.definitions import release_sources
@@ -89,6 +89,7 @@ class Engine:
         self._lakes = Standins()
         self._lakes_looked = 0.0
         self._upkeep = Upkeep(dsn, self._on_event)
+        self.loopback_problem: TransientError | None = None
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -96,6 +97,9 @@ class Engine:
         """Install or upgrade the schemas, become the engine, start Spark, and warm it up."""
         migrate(self.dsn)
         self._connect()
+        self.loopback_problem = loopback.find_problem(self._control, self.dsn)
+        if self.loopback_problem is not None:
+            log.warning("%s", self.loopback_problem)
         lakes.prepare(self._control, self._home, self._data_path)
         if not self._stopping.is_set():
             self._start_spark()

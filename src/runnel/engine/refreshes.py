@@ -17,6 +17,8 @@ from runnel.apply.scratch import Scratch
 from runnel.catalog import store
 from runnel.catalog.rows import Refresh, StreamTable
 from runnel.catalog.sinks import add_timings, load_sinks
+from runnel.dsn import without_secrets
+from runnel.engine.advice import missing_grant
 from runnel.engine.registry import Registry, position, ready
 from runnel.engine.standins import Standins
 from runnel.errors import RunnelError, SchemaDriftError, TransientError
@@ -326,9 +328,10 @@ class Refresher:
     def _record_failure(self, failure: RefreshFailed, initiated_by: str, started: float) -> None:
         cause = failure.cause
         message = describe_failure(cause)
+        grant = missing_grant(message, self.role)
+        message = f"{message}. {grant}" if grant else message
         row = self.registry.rows[failure.table]
         log.warning("refresh of %s.%s failed: %s", row.pgt_schema, row.pgt_name, message)
-        self.on_event(f"{row.pgt_schema}.{row.pgt_name}: refresh failed: {message}")
         outside = isinstance(cause, TransientError)
         longest = LONGEST_WAIT if outside else LONGEST_BACKOFF
         backoff = min(FIRST_BACKOFF * 2 ** min(row.consecutive_errors, 16), longest)
@@ -375,5 +378,5 @@ def describe_failure(cause: Exception) -> str:
     """One line for people: PostgreSQL's or our own message, without a stack."""
     if isinstance(cause, psycopg.Error):
         return cause.diag.message_primary or str(cause).strip().splitlines()[0]
-    text = str(cause).strip()
+    text = without_secrets(str(cause).strip())
     return text.splitlines()[0][:500] if text else type(cause).__name__

@@ -9,7 +9,10 @@ import psycopg
 
 from runnel.catalog import requests as calls
 from runnel.catalog.rows import Request
+from runnel.dsn import without_secrets
 from runnel.engine import lakes
+from runnel.engine.advice import advised
+from runnel.engine.arguments import check_arguments
 from runnel.engine.definitions import Caller
 from runnel.engine.explain import explain, validate
 from runnel.engine.operations import Operations
@@ -34,15 +37,15 @@ def answer(operations: Operations, upkeep: Upkeep, request: Request, control: ps
             calls.forget_arguments(control, request.request_id)
         result = _dispatch(operations, request)
     except RunnelError as error:
-        calls.finish_request(control, request.request_id, error=error)
+        calls.finish_request(control, request.request_id, error=advised(error, control.info.user))
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
-        calls.finish_request(control, request.request_id, error=user_error(error))
+        calls.finish_request(control, request.request_id, error=advised(user_error(error), control.info.user))
     except Exception as error:
         log.exception("request %s (%s) failed", request.request_id, request.kind)
         bug = {
-            "message": f"{request.kind} failed: {error}",
+            "message": f"{request.kind} failed: {without_secrets(str(error))}",
             "hint": "The engine's log has the details.",
             "sqlstate": "XX000",
         }
@@ -54,6 +57,7 @@ def answer(operations: Operations, upkeep: Upkeep, request: Request, control: ps
 def _dispatch(operations: Operations, request: Request) -> Any:
     caller = Caller(request.role, request.settings or {}, request.caller_pid)
     args = request.args
+    check_arguments(request.kind, args)
     match request.kind:
         case "create":
             return operations.create(args, caller)

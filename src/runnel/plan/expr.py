@@ -70,6 +70,8 @@ def may_raise(expression: exp.Expr) -> bool:
     >>> from sqlglot import parse_one
     >>> may_raise(parse_one("a / b")), may_raise(parse_one("a + b"))
     (True, False)
+    >>> may_raise(parse_one("a::regclass", read="postgres")), may_raise(parse_one("a::text", read="postgres"))
+    (True, False)
     """
     return any(isinstance(node, _MAY_RAISE) or _is_risky(node) for node in expression.walk())
 
@@ -83,7 +85,9 @@ def _is_risky(node: exp.Expr) -> bool:
         return not _is_harmless(node)
     if not isinstance(node, exp.Cast) or isinstance(node.this.unnest(), exp.Literal):
         return False
-    return bool(node.to.expressions) or node.to.this.name.lower() not in _SAFE_CASTS
+    # Names of catalog objects (regclass) are a kind of their own, whose `this` is plain text.
+    kind = getattr(node.to.this, "name", node.to.this)
+    return bool(node.to.expressions) or kind.lower() not in _SAFE_CASTS
 
 
 def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
