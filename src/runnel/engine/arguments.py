@@ -23,6 +23,8 @@ _NEEDED = {
     "set_lake_option": ("name", "option"),
 }
 
+_NAMED = ("create", "create_or_replace")
+
 _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -34,7 +36,7 @@ def check_arguments(kind: str, args: Mapping[str, Any]) -> None:
             raise UserError(
                 f"the argument {key} must not be NULL", hint=f"Give it by name: {key} => '...'.", sqlstate="22004"
             )
-        if key == "name" and not str(given).strip():
+        if kind in _NAMED and key == "name" and not str(given).strip():
             raise UserError("the name is empty", hint="Use 'table' or 'schema.table'.", sqlstate="42602")
     query = args.get("query")
     if query is not None and is_empty(str(query)):
