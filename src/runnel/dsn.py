@@ -92,7 +92,8 @@ def without_password(dsn: str) -> str:
 
 def with_password(dsn: str, password: str | None) -> str:
     """A connection string that holds the password, for sessions on machines that do not know it otherwise."""
-    return _joined({**readable(dsn), "password": password}) if password else dsn
+    words = readable(dsn)
+    return dsn if password in (None, "", words.get("password")) else _joined({**words, "password": str(password)})
 
 
 def readable(dsn: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 from runnel.server.embedded import EmbeddedServer
 
 PASSWORD = "s3cr:et/with@signs"  # noqa: S105  (of a server that lives for a test)
-COMMAND = (sys.executable, "-m", "runnel.cli.main")
+COMMAND = (str(Path(sys.executable).with_name("runnel")),)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from runnel.client import AttachedLake, Check, LakeTable, Refresh, StreamTableStatus, VerifyResult
     from runnel.errors import RunnelError
@@ -78,8 +79,12 @@ def print_status(tables: Sequence[StreamTableStatus]) -> None:
     if not tables:
         done("No stream tables yet. Create one with: runnel create NAME 'SELECT ...'")
         return
+    _print(status_table(tables))
+
+
+def status_table(tables: Sequence[StreamTableStatus]) -> Table:
     published = any(each.sink for each in tables)
-    _draw(
+    return _table(
         [
             "stream table",
             "state",
@@ -281,19 +286,27 @@ def delta_rows(inserted: int | None, deleted: int | None) -> str:
 
 
 def _draw(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; a header that starts with > is a column of numbers."""
-    from rich.table import Table
+    _print(_table(headers, rows))
 
+
+def _print(table: Table) -> None:
     out = console()
     if not out.is_terminal:
         # A pipe has no width: never cut what a program is going to read.
         out.width = 10_000
+    out.print(table)
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table; a header that starts with > is a column of numbers."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers:
         table.add_column(header.lstrip(">"), justify="right" if header.startswith(">") else "left")
     for row in rows:
         table.add_row(*row)
-    out.print(table)
+    return table
 
 
 def _lake_io(each: Refresh) -> str:
