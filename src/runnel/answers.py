@@ -119,12 +119,16 @@ class LakeInfo:
 
     @property
     def statements(self) -> list[str]:
-        """What a DuckDB user pastes."""
+        """What a DuckDB user of this machine pastes: extensions are those of this installation."""
+        return self.attach_statements()
+
+    def attach_statements(self, *, install: bool = False) -> list[str]:
+        """What a DuckDB user pastes; with `install` DuckDB fetches its extensions from the internet."""
         from runnel.lake.outside import attach_statements
 
         return attach_statements(
             self.name, self.catalog_schema, self.data_path, self.connection, encrypted=self.encrypted,
-            moved=self.moved, store=self.store,
+            moved=self.moved, store=self.store, install=install,
         )  # fmt: skip
 
     @property

@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from runnel.answers import AttachedLake, Check, LakeInfo, LakeTable, Refresh, StreamTableStatus, VerifyResult
+from runnel.dsn import connection_failure, readable
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.lineage import Lineage, trace
 
@@ -233,7 +234,7 @@ class Client:
         )
 
     def _rows(self, query: Query, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        with _as_runnel_errors():
+        with _as_runnel_errors(self.dsn):
             cursor = self._connection().execute(query, parameters)
             return cursor.fetchall() if cursor.description else []
 
@@ -250,26 +251,25 @@ class Client:
 
 def connect(dsn: str, *, on_notice: Callable[[str], None] | None = None) -> Client:
     """A client of the database at `dsn`, connected: a wrong address fails here, not at the first call."""
+    readable(dsn)
     client = Client(dsn, on_notice=on_notice)
     client.query("SELECT")
     return client
 
 
 @contextlib.contextmanager
-def _as_runnel_errors() -> Iterator[None]:
+def _as_runnel_errors(dsn: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise _translated(error) from error
+        raise _translated(error, dsn) from error
 
 
-def _translated(error: psycopg.Error) -> RunnelError:
+def _translated(error: psycopg.Error, dsn: str) -> RunnelError:
     said = error.diag
-    message, _, rest = (said.message_primary or str(error).strip() or type(error).__name__).partition("\n")
+    message = (said.message_primary or str(error).strip() or type(error).__name__).partition("\n")[0]
     if said.message_primary is None and isinstance(error, psycopg.OperationalError):
-        # The server never answered: libpq's own text is all there is.
-        hint = "Check the DSN, or start the embedded server with `runnel up`."
-        return TransientError(message, hint=hint, detail=rest.strip() or None)
+        return connection_failure(error, dsn)
     state = error.sqlstate
     advice = said.message_hint
     if state in ("3F000", "42883") and "pgtrickle" in message:

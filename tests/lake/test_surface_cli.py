@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import psycopg
 import pytest
 from typer.testing import CliRunner, Result
@@ -13,8 +14,9 @@ from typer.testing import CliRunner, Result
 import runnel
 from runnel.catalog import secrets
 from runnel.cli.main import app
+from runnel.lake.duck import extension
 from runnel.lake.outside import attach_statements
-from tests.lake.duck import Duck, connect
+from tests.lake.duck import Duck
 
 Cli = Callable[..., Result]
 SECRET = "very-secret-indeed"  # noqa: S105  (it is a test's)
@@ -47,10 +49,10 @@ def test_the_life_of_a_lake(cli: Cli, data_path: str, duck: Callable[..., Duck],
     lines = cli("lake", "info").output.splitlines()
     assert lines[0].startswith("-- lake 'sea': snapshot 0") and "USE sea;" in lines
     assert lines[-1].startswith("-- from Spark:") and "schema='salt'" in lines[-1]
-    with connect() as pasted:
+    # A stock DuckDB without a network: what is printed is all it needs.
+    with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as pasted:
         for line in lines:
-            if not line.startswith("INSTALL"):
-                pasted.execute(line)
+            pasted.execute(line)
         pasted.execute("CREATE TABLE fish AS SELECT range AS id FROM range(1000)")
     assert "nothing to tidy" in cli("lake", "maintain").output
     shown = cli("lake", "tables", "sea").output
@@ -58,6 +60,7 @@ def test_the_life_of_a_lake(cli: Cli, data_path: str, duck: Callable[..., Duck],
     (listed,) = json.loads(cli("lake", "tables", "--json").output)
     assert (listed["rows"], listed["kind"]) == (1000, "table")
     assert json.loads(cli("lake", "info", "--json").output)["snapshot"] == 1
+    assert "INSTALL ducklake; LOAD ducklake;" in cli("lake", "info", "--install").output.splitlines()
     cli("lake", "set", "sea", "maintain_every", "2 hours")
     assert "every 2h 0m" in cli("lake", "list").output
     cli("lake", "set", "sea", "maintain_every", "off")
@@ -81,6 +84,21 @@ def test_secrets_are_never_arguments(cli: Cli, data_path: str, db: psycopg.Conne
     assert "missing" in cli("lake", "set", "sea", "region", code=1).output
 
 
+def test_a_time_beyond_the_lake_is_told_as_such(cli: Cli, data_path: str, db: psycopg.Connection) -> None:
+    cli("lake", "attach", "sea", "--schema", "salt", "--data-path", data_path, "--create")
+    db.execute("CREATE TABLE t (id int, at timestamp)")
+    db.execute("INSERT INTO t VALUES (1, 'infinity'), (2, '294246-12-31')")
+    cli("create", "times", "SELECT id, at FROM t", "--sink", "ducklake", "--schedule", "@yearly")
+    db.execute("INSERT INTO t VALUES (3, '294276-01-01')")
+    said = cli("refresh", "times", code=1).output
+    assert "does not fit into the lake: timestamp out of range: 294276-01-01" in said
+    assert "end with the year 294246" in said
+    assert "digits" not in said
+    db.execute("UPDATE t SET at = 'infinity' WHERE id = 3")
+    cli("refresh", "times")
+    assert "equals its query" in cli("verify", "times").output
+
+
 def test_without_a_snapshot_there_is_no_lineage(cli: Cli) -> None:
     assert "--sink ducklake" in cli("lineage", "nothing", code=1).output
     assert json.loads(cli("lineage", "nothing", "--json").output) == []
@@ -89,7 +107,13 @@ def test_without_a_snapshot_there_is_no_lineage(cli: Cli) -> None:
 def test_the_statements_for_object_stores() -> None:
     here = {"host": "db", "dbname": "shop", "password": SECRET}
     lines = attach_statements("My lake", "public", "s3://bucket/x/", here, store={"region": "eu-central-1"})
-    assert "INSTALL httpfs; LOAD httpfs;" in lines
+    assert f"LOAD '{extension('httpfs')}';" in lines
+    assert not any("INSTALL" in line for line in lines)
+    fetched = attach_statements("My lake", "public", "az://x/y/", here, install=True)
+    assert fetched[:3] == [f"INSTALL {each}; LOAD {each};" for each in ("ducklake", "postgres", "azure")]
+    assert "INSTALL azure; LOAD azure;" in attach_statements("My lake", "public", "az://x/y/", here), (
+        "no package has it"
+    )
     assert (
         "CREATE SECRET (TYPE s3, KEY_ID '<access key>', SECRET '<secret key>', REGION 'eu-central-1', "
         "SCOPE 's3://bucket');" in lines

@@ -10,11 +10,11 @@ import pytest
 
 import runnel
 
-ROOMS = ("model", "plan", "delta", "schedule", "sql", "lake", "sources")
+ROOMS = ("model", "plan", "delta", "schedule", "sql", "lake", "sources", "engine", "cli")
 
 
 def modules() -> list[str]:
-    found = []
+    found = ["runnel.dsn"]
     for room in ROOMS:
         package = importlib.import_module(f"runnel.{room}")
         found += [f"runnel.{room}", *(m.name for m in pkgutil.walk_packages(package.__path__, f"runnel.{room}."))]

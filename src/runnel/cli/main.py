@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from runnel.cli.commands import bench, define, demo, inspect, lake, shell, stack
+from runnel.cli.settings import Common, common
 from runnel.errors import RunnelError
+
+FLAGS = ("--debug",)
+FILES = ("--config", "--dsn-file", "--password-file")
+
+
+def hoisted(args: list[str]) -> list[str]:
+    """The options that all commands share, moved before the command: `runnel status --debug` is what one types.
+
+    >>> hoisted(["status", "--debug", "--config", "a.toml", "-x", "--dsn-file=b", "--", "--debug"])
+    ['--debug', '--config', 'a.toml', '--dsn-file=b', 'status', '-x', '--', '--debug']
+    """
+    own = args[: args.index("--")] if "--" in args else args
+    front, rest, words = [], [], iter(own)
+    for word in words:
+        if word in FLAGS or word.startswith(tuple(f"{name}=" for name in FILES)):
+            front.append(word)
+        elif word in FILES:
+            front += [word, *(value for value in [next(words, None)] if value is not None)]
+        else:
+            rest.append(word)
+    return [*front, *rest, *args[len(own) :]]
 
 
 class Commands(TyperGroup):
     """The group that all commands belong to: errors raised on purpose are printed, not traced."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # `runnel status --debug` is what one types after a failure: accept it behind the command too.
-        own = args[: args.index("--")] if "--" in args else args
-        if "--debug" in own:
-            args = ["--debug", *(each for each in own if each != "--debug"), *args[len(own) :]]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, hoisted(args))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -36,7 +55,8 @@ class Commands(TyperGroup):
             if _debugging(ctx) or hasattr(error, "show"):
                 raise
             _fail(
-                RunnelError(
+                _lost_connection(error)
+                or RunnelError(
                     f"Unexpected {type(error).__name__}: {error}",
                     hint="Run the command again with --debug for the whole trace, and please report it.",
                 )
@@ -48,17 +68,43 @@ app = typer.Typer(
     cls=Commands,
     help="Stream tables: SQL query results that stay fresh over PostgreSQL, computed on Spark.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from runnel import __version__
+
+        typer.echo(f"runnel {__version__}")
+        raise typer.Exit
+
+
+def _file(help_text: str, name: str) -> Any:
+    return typer.Option(f"--{name}", help=help_text, metavar="FILE", dir_okay=False)
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the whole trace of an error.")] = False,
+    config: Annotated[
+        Path | None, _file("Configuration (RUNNEL_CONFIG; ./runnel.toml, HOME/runnel.toml).", "config")
+    ] = None,
+    dsn_file: Annotated[Path | None, _file("Read the DSN from a file (RUNNEL_DSN_FILE).", "dsn-file")] = None,
+    password_file: Annotated[
+        Path | None, _file("Read the password of the DSN from a file (RUNNEL_PASSWORD_FILE).", "password-file")
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
-    """Stream tables: SQL query results that stay fresh over PostgreSQL, computed on Spark."""
+    """Stream tables: SQL query results that stay fresh over PostgreSQL, computed on Spark.
+
+    Start with `runnel up`, then `runnel psql` in another terminal. The options below may stand behind the command
+    as well.
+    """
+    common.set(Common(config, dsn_file, password_file))
 
 
 STACK, TABLES, LOOK = "The stack", "Stream tables", "Looking inside"
@@ -69,6 +115,7 @@ for panel, name, command in (
     (STACK, "down", stack.down),
     (STACK, "init", stack.init),
     (STACK, "dsn", shell.dsn),
+    (STACK, "config", shell.config),
     (STACK, "version", shell.version),
     (TABLES, "create", define.create),
     (TABLES, "alter", define.alter),
@@ -100,6 +147,17 @@ app.command(
 
 def _debugging(ctx: Any) -> bool:
     return bool(ctx.params.get("debug") or os.environ.get("RUNNEL_DEBUG"))
+
+
+def _lost_connection(error: Exception) -> RunnelError | None:
+    """A connection that failed or broke where nobody expected it to."""
+    import psycopg
+
+    from runnel.dsn import connection_failure
+
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        return connection_failure(error, "")
+    return None
 
 
 def _fail(error: RunnelError) -> NoReturn:

@@ -14,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from runnel.client import AttachedLake, Check, LakeTable, Refresh, StreamTableStatus, VerifyResult
     from runnel.errors import RunnelError
@@ -49,13 +50,25 @@ def done(text: str) -> None:
 
 def print_error(error: RunnelError) -> None:
     """One red line, then what PostgreSQL or the engine adds to it."""
+    from runnel.dsn import without_secrets
+
     out = console(stderr=True)
-    out.print(error.message, style="bold red", markup=False)
+    out.print(without_secrets(error.message), style="bold red", markup=False)
     if error.detail:
         # A caret under a line of the query: wrapping would move it away.
-        out.print(error.detail, markup=False, soft_wrap=True)
+        out.print(without_secrets(error.detail), markup=False, soft_wrap=True)
     if error.hint:
-        out.print(f"Hint: {error.hint}", style="cyan", markup=False)
+        out.print(f"Hint: {without_secrets(error.hint)}", style="cyan", markup=False)
+
+
+def warn(problem: RunnelError) -> None:
+    """Something that does not stop the command but will stop somebody: what, and the way out."""
+    out = console()
+    out.print(f"Warning: {problem.message}", style="bold yellow", markup=False)
+    if problem.detail:
+        out.print(problem.detail, markup=False)
+    if problem.hint:
+        out.print(f"Hint: {problem.hint}", style="cyan", markup=False)
 
 
 def print_json(value: Any) -> None:
@@ -66,8 +79,12 @@ def print_status(tables: Sequence[StreamTableStatus]) -> None:
     if not tables:
         done("No stream tables yet. Create one with: runnel create NAME 'SELECT ...'")
         return
+    _print(status_table(tables))
+
+
+def status_table(tables: Sequence[StreamTableStatus]) -> Table:
     published = any(each.sink for each in tables)
-    _draw(
+    return _table(
         [
             "stream table",
             "state",
@@ -129,6 +146,16 @@ def print_checks(checks: Sequence[Check]) -> None:
     _draw(
         ["check", "severity", "result"],
         [[each.name, _coloured(each.severity, _SEVERITY_COLOURS), _escape(each.result)] for each in checks],
+    )
+
+
+def print_settings(values: Mapping[str, Mapping[str, str | None]]) -> None:
+    _draw(
+        ["setting", "value", "from"],
+        [
+            [name, _escape(each["value"] or "-"), f"[dim]{_escape(each['from'] or '')}[/]"]
+            for name, each in values.items()
+        ],
     )
 
 
@@ -262,19 +289,27 @@ def delta_rows(inserted: int | None, deleted: int | None) -> str:
 
 
 def _draw(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; a header that starts with > is a column of numbers."""
-    from rich.table import Table
+    _print(_table(headers, rows))
 
+
+def _print(table: Table) -> None:
     out = console()
     if not out.is_terminal:
         # A pipe has no width: never cut what a program is going to read.
         out.width = 10_000
+    out.print(table)
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table; a header that starts with > is a column of numbers."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers:
         table.add_column(header.lstrip(">"), justify="right" if header.startswith(">") else "left")
     for row in rows:
         table.add_row(*row)
-    out.print(table)
+    return table
 
 
 def _lake_io(each: Refresh) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ REQUIRED: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """By kind of request: the function as users call it, and the arguments it cannot do without."""
 
+_COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
 # Accepted so that scripts written for pg_trickle run; each says what Runnel does instead.
 _FIXED = {"diamond_consistency": ("atomic",), "cdc_mode": ("auto", "trigger")}
 
@@ -37,12 +40,21 @@ def require_arguments(kind: str, args: Mapping[str, Any]) -> None:
             raise UserError(f'argument "{name}" of pgtrickle.{function} must not be NULL', sqlstate="22004")
     for name in _DEFINING if "lake" not in function else ():
         given = args.get(name)
-        if isinstance(given, str) and not given.strip().strip(";").strip():
+        if isinstance(given, str) and is_empty(given):
             raise UserError(
                 f'argument "{name}" of pgtrickle.{function} is empty',
                 hint="Give one SELECT." if name == "query" else "Give a name.",
                 sqlstate="22023",
             )
+
+
+def is_empty(text: str) -> bool:
+    """Whether a text holds nothing but white space, comments and semicolons.
+
+    >>> is_empty(" ; -- nothing"), is_empty("/* a */ SELECT"), is_empty("SELECT '--'")
+    (True, False, False)
+    """
+    return not _COMMENTS.sub("", text).strip(" \t\r\n\f\v;")
 
 
 def check_options(args: Mapping[str, Any]) -> None:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from runnel.catalog import claim, store
+from runnel.catalog import claim, loopback, store
 from runnel.catalog import requests as calls
 from runnel.catalog.lost import first_line, is_lost
-from runnel.catalog.migrate import migrate, package_version
+from runnel.catalog.migrate import SET_SETTING, migrate, package_version
 from runnel.catalog.sessions import connect, pinned
 from runnel.engine import lakes, sinks
 from runnel.engine.clocks import Clocks
@@ -75,17 +75,20 @@ class Engine:
         on_event: Callable[[str], None] | None = None,
         home: Path | None = None,
         data_path: str | None = None,
+        everyone_creates: bool = False,
         verify_every: float | None = None,
     ) -> None:
         """Maintain the stream tables of `dsn`.
 
         `home` is a directory for what this stack keeps outside of the database: the key of stored credentials, and
         the files of the default lake unless `data_path` names another place. Without both there is no default lake.
+        `everyone_creates`: stream tables need no membership in `pgtrickle_user`. Each
         `verify_every` seconds a stream table chosen by chance is compared with its query; never if None.
         """
         self.dsn = dsn
         self._home = home
         self._data_path = data_path
+        self._everyone_creates = everyone_creates
         self._spark = spark
         self._master = master
         self._on_event = on_event or (lambda _: None)
@@ -108,6 +111,7 @@ class Engine:
         self._lakes_looked = 0.0
         self._upkeep = Upkeep(dsn, self._on_event)
         self._verification = Verification(verify_every, self._on_event)
+        self.loopback_problem: TransientError | None = None
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -115,6 +119,11 @@ class Engine:
         """Install or upgrade the schemas, become the engine, start Spark, and warm it up."""
         migrate(self.dsn)
         self._connect()
+        if self._everyone_creates:
+            self._control.execute(SET_SETTING, ("creators", "everyone"))
+        self.loopback_problem = loopback.find_problem(self._control, self.dsn)
+        if self.loopback_problem is not None:
+            log.warning("%s", self.loopback_problem)
         lakes.prepare(self._control, self._home, self._data_path)
         if not self._stopping.is_set():
             self._start_spark()

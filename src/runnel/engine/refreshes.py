@@ -19,6 +19,8 @@ from runnel.catalog.lost import ended, is_lost
 from runnel.catalog.owner import settle, sweep
 from runnel.catalog.rows import Refresh, StreamTable
 from runnel.catalog.sinks import Sink, add_timings, load_sinks
+from runnel.dsn import without_secrets
+from runnel.engine.advice import missing_grant
 from runnel.engine.masking import condition, public_message
 from runnel.engine.registry import Registry, position, ready
 from runnel.engine.standins import Standins
@@ -341,11 +343,12 @@ class Refresher:
     def _record_failure(self, failure: RefreshFailed, initiated_by: str, started: float) -> None:
         cause = failure.cause
         message = describe_failure(cause)
+        grant = missing_grant(message, self.role)
+        message = f"{message}. {grant}" if grant else message
         row = self.registry.rows.get(failure.table)
         if row is None:
             return  # it was dropped meanwhile: nobody to tell
         log.warning("refresh of %s.%s failed: %s", row.pgt_schema, row.pgt_name, message)
-        self.on_event(f"{row.pgt_schema}.{row.pgt_name}: refresh failed: {message}")
         # A session beside ours that ended (of a task, of an observer) says nothing about the table either.
         outside = isinstance(cause, TransientError) or ended(cause)
         longest = LONGEST_WAIT if outside else LONGEST_BACKOFF
@@ -393,5 +396,5 @@ def describe_failure(cause: Exception) -> str:
     """One line for people: PostgreSQL's or our own message, without a stack."""
     if isinstance(cause, psycopg.Error):
         return cause.diag.message_primary or str(cause).strip().splitlines()[0]
-    text = str(cause).strip()
+    text = without_secrets(str(cause).strip())
     return text.splitlines()[0][:500] if text else type(cause).__name__

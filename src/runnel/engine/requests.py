@@ -10,7 +10,9 @@ import psycopg
 from runnel.catalog import requests as calls
 from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import Request
+from runnel.dsn import without_secrets
 from runnel.engine import lakes
+from runnel.engine.advice import advised
 from runnel.engine.arguments import require_arguments
 from runnel.engine.definitions import Caller
 from runnel.engine.explain import explain, validate
@@ -36,17 +38,17 @@ def answer(operations: Operations, upkeep: Upkeep, request: Request, control: ps
             calls.forget_arguments(control, request.request_id)
         result = _dispatch(operations, request)
     except RunnelError as error:
-        calls.finish_request(control, request.request_id, error=error)
+        calls.finish_request(control, request.request_id, error=advised(error, control.info.user))
     except psycopg.Error as error:
         if is_lost(operations.conn, control):
             raise
-        calls.finish_request(control, request.request_id, error=user_error(error))
+        calls.finish_request(control, request.request_id, error=advised(user_error(error), control.info.user))
     except Exception as error:
         if is_lost(operations.conn, control):
             raise
         log.exception("request %s (%s) failed", request.request_id, request.kind)
         bug = {
-            "message": f"{request.kind} failed: {error}",
+            "message": f"{request.kind} failed: {without_secrets(str(error))}",
             "hint": "The engine's log has the details.",
             "sqlstate": "XX000",
         }

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from psycopg.conninfo import make_conninfo
 
-from runnel.lake.duck import literal
+from runnel.errors import RunnelError
+from runnel.lake.duck import extension, literal
 
 SECRET_WORDS = ("password", "sslpassword", "passfile", "application_name", "connect_timeout")
 
@@ -24,17 +25,19 @@ def attach_statements(
     encrypted: bool = False,
     moved: bool = False,
     store: Mapping[str, str] | None = None,
+    install: bool = False,
 ) -> list[str]:
-    """INSTALL, LOAD, CREATE SECRET with placeholders where one is needed, ATTACH, USE.
+    """LOAD, CREATE SECRET with placeholders where one is needed, ATTACH, USE.
 
-    `moved` says that the catalog itself names another place for the files.
+    `moved` says that the catalog itself names another place for the files. Extensions come from this installation
+    where it has them; with `install` DuckDB fetches its own from the internet, whatever its version.
     """
     scheme = data_path.partition("://")[0] if "://" in data_path else ""
     # DuckDB encrypts files with the cryptography of httpfs.
     needed = ["ducklake", "postgres", *(["httpfs"] if scheme in ("s3", "gs") or encrypted else [])]
     if scheme == "az":
         needed.append("azure")
-    lines = [f"INSTALL {each}; LOAD {each};" for each in needed]
+    lines = [_load(each, install) for each in needed]
     if scheme:
         lines.append(_secret(scheme, data_path, store or {}))
     options = [f"METADATA_SCHEMA {literal(schema)}"]
@@ -59,6 +62,17 @@ def identifier(name: str) -> str:
     """A name as DuckDB takes it, quoted only where it must be."""
     plain = name.isidentifier() and name.isascii() and name == name.lower()
     return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def _load(name: str, install: bool) -> str:
+    """The packages hold the extensions as DuckDB signed them: its shell loads them as they are."""
+    package = {"postgres": "postgres_scanner"}.get(name, name)
+    if not install:
+        try:
+            return f"LOAD {literal(str(extension(package)))};"
+        except (ImportError, RunnelError):
+            pass  # not among the packages, or not for this DuckDB
+    return f"INSTALL {name}; LOAD {name};"
 
 
 def _secret(scheme: str, data_path: str, store: Mapping[str, str]) -> str:

@@ -71,6 +71,8 @@ def may_raise(expression: exp.Expr) -> bool:
     >>> from sqlglot import parse_one
     >>> may_raise(parse_one("a / b")), may_raise(parse_one("a + b"))
     (True, False)
+    >>> may_raise(parse_one("a::regclass", read="postgres")), may_raise(parse_one("a::text", read="postgres"))
+    (True, False)
     """
     return any(isinstance(node, _MAY_RAISE) or _is_risky(node) for node in expression.walk())
 

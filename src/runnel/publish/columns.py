@@ -107,6 +107,16 @@ def lake_columns(columns: Sequence[PublishedColumn], table: LakeTable) -> list[L
     return [by_name[c.name] for c in columns]
 
 
+_LONGEST = (
+    "Numbers have 38 digits in a lake; a numeric without bounds 18 before and 20 after the point. "
+    "Cast the column in the query."
+)
+_LATEST = (
+    "Timestamps in a lake end with the year 294246. Write 'infinity' for a time without end, leave such rows out "
+    "with a WHERE, or cast the column to text in the query."
+)
+
+
 def unreadable(name: object, columns: Sequence[PublishedColumn], error: pa.ArrowException) -> UserError:
     """A value that the lake's type cannot hold."""
     text = str(error).splitlines()[0]
@@ -114,9 +124,9 @@ def unreadable(name: object, columns: Sequence[PublishedColumn], error: pa.Arrow
     if found and int(found[1]) < len(columns):
         column = columns[int(found[1])]
         text = f"column {column.name} is {column.lake} there; {text[found.end() :]}"
+    timely = "timestamp" in text or "date" in text
     return UserError(
         f"stream table {name}: a value does not fit into the lake: {text}",
-        hint="Numbers have 38 digits in a lake; a numeric without bounds 18 before and 20 after the point. "
-        "Cast the column in the query.",
-        sqlstate="22003",
+        hint=_LATEST if timely else _LONGEST,
+        sqlstate="22008" if timely else "22003",
     )

@@ -108,6 +108,9 @@ class EmbeddedServer:
         own_directory(home.log.parent, account, 0o755)
         own_directory(home.socket_dir, account, 0o755)
         write_extension(home.extensions, __version__)
+        # The server's account reads them, whatever the caller's umask is.
+        for directory in (home.extensions, home.extensions / "extension"):
+            directory.chmod(0o755)
         if home.log.exists() and home.log.stat().st_size > _LARGEST_LOG:
             home.log.replace(home.log.with_suffix(".log.1"))
         if not (home.data / "PG_VERSION").exists():

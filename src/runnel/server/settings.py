@@ -82,8 +82,8 @@ def server_settings(home: Home, port: int) -> str:
     return f"{_HEADER}include = {_quote(str(home.data / 'postgresql.conf'))}\n" + "\n".join(lines) + "\n" + _TUNING
 
 
-def write_extension(directory: Path, version: str) -> None:
-    """The control file and script of the marker extension, below `directory`/extension."""
+def write_extension(directory: Path, version: str) -> list[Path]:
+    """The control file and script of the marker extension, below `directory`/extension; what was written."""
     target = directory / "extension"
     target.mkdir(parents=True, exist_ok=True)
     for stale in target.glob(f"{EXTENSION}--*.sql"):
@@ -96,8 +96,7 @@ def write_extension(directory: Path, version: str) -> None:
         path = target / name
         path.write_text(text)
         path.chmod(0o644)
-    for path in (directory, target):
-        path.chmod(0o755)
+    return [target / name for name in files]
 
 
 def _quote(value: str) -> str:

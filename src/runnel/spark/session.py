@@ -16,7 +16,11 @@ from typing import Any
 import psutil
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+from runnel.errors import SparkFailure
+from runnel.spark.master import check_java, check_master
 
 _APPLICATION = {
     "spark.ui.enabled": "false",
@@ -95,6 +99,8 @@ def default_heap(total: int) -> int:
 
 def build_sessions(master: str) -> Sessions:
     """Start Spark."""
+    check_master(master)
+    check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     options = os.environ.get("RUNNEL_DRIVER_JAVA_OPTIONS", "")
     memory = os.environ.get("RUNNEL_DRIVER_MEMORY") or f"{default_heap(psutil.virtual_memory().total)}m"
@@ -108,7 +114,19 @@ def build_sessions(master: str) -> Sessions:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for key, value in {**_APPLICATION, **(_ONE_MACHINE if local else {})}.items():
         builder = builder.config(key, value)
-    return adopt(builder.getOrCreate(), owned=True)
+    return adopt(_started(builder, master), owned=True)
+
+
+def _started(builder: Any, master: str) -> SparkSession:
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        # The cause stands in the first lines; the rest is a trace of the JVM.
+        cause = next((line.strip(": ") for line in str(error).splitlines()[1:] if line.strip()), str(error))
+        raise SparkFailure(
+            f"Spark did not start on {master}.", detail=cause, hint="`runnel --debug up` shows the whole trace."
+        ) from error
+    return session
 
 
 def adopt(session: SparkSession, *, owned: bool = False) -> Sessions:

@@ -19,7 +19,7 @@ _ONE_TEXT = {
     17: "bytea", 18: '"char"', 26: "oid", 27: "tid", 28: "xid", 29: "cid", 650: "cidr", 774: "macaddr8", 829: "macaddr",
     869: "inet", 1083: "time", 1266: "timetz", 1562: "varbit", 3220: "pg_lsn", 5069: "xid8",
 }  # fmt: skip
-"""Types whose values are equal exactly when their texts are: not intervals (30 days are a month), not jsonb (1, 1.0)."""
+"""Types whose values are equal exactly when their texts are: not intervals (30 days are a month), not jsonb."""
 
 
 def carried(sql: str, type_: PgType) -> tuple[str, Form]:

@@ -14,19 +14,39 @@ from runnel.errors import RunnelError, UserError
 if TYPE_CHECKING:
     from runnel.client import Client
 
+if TYPE_CHECKING:
+    from runnel.client import StreamTableStatus
+
 NameArgument = Annotated[str, typer.Argument(help="Stream table.")]
 OptionalName = Annotated[str | None, typer.Argument(help="Stream table; all when none is named.")]
 
 
-def status(name: OptionalName = None, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None) -> None:
+def status(
+    name: OptionalName = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="With --watch: seconds in between.", metavar="SECONDS")] = 2.0,
+    json: JsonOption = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
     """Show every stream table: state, mode, staleness, last refresh, pending changes, errors."""
+    if watch and json:
+        raise UserError("--watch and --json exclude each other.", hint="A program asks as often as it likes.")
     with open_client(home, dsn) as client:
-        tables = client.status()
-    if name is not None:
-        tables = [each for each in tables if name in (each.relation, each.name, f"{each.schema}.{each.name}")]
-        if not tables:
-            raise UserError(f"There is no stream table {name}.", hint="`runnel status` lists them.")
+        if watch:
+            from runnel.cli.watch import watch_status
+
+            watch_status(lambda: _chosen(client.status(), name), every)
+            return
+        tables = _chosen(client.status(), name)
     print_json(tables) if json else print_status(tables)
+
+
+def _chosen(tables: list[StreamTableStatus], name: str | None) -> list[StreamTableStatus]:
+    found = [each for each in tables if name in (None, each.relation, each.name, f"{each.schema}.{each.name}")]
+    if name is not None and not found:
+        raise UserError(f"There is no stream table {name}.", hint="`runnel status` lists them.")
+    return found
 
 
 def history(

@@ -10,6 +10,7 @@ import typer
 
 from runnel.cli.output import JsonOption, counted, done, note, print_json, print_lake_tables, print_lakes
 from runnel.cli.target import DsnOption, HomeOption, absolute, open_client
+from runnel.dsn import SECRET_WORDS
 from runnel.errors import UserError
 
 PASSWORD_VARIABLE = "RUNNEL_LAKE_PASSWORD"  # noqa: S105  (the name of one)
@@ -33,20 +34,39 @@ OptionalName = Annotated[str | None, typer.Argument(help="Lake; the default one 
 
 
 @app.command()
-def info(name: OptionalName = None, json: JsonOption = False, home: HomeOption = None, dsn: DsnOption = None) -> None:
+def info(
+    name: OptionalName = None,
+    install: Annotated[
+        bool,
+        typer.Option(
+            "--install/--local",
+            help="Let DuckDB fetch its extensions from the internet, for another machine or another version of DuckDB; "
+            "or load those of this installation (the default).",
+        ),
+    ] = False,
+    json: JsonOption = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
     """Print the lines that open a lake in DuckDB: runnel lake info > lake.sql && duckdb -init lake.sql"""
     with open_client(home, dsn) as client:
         lake = client.lake_info(name)
+    statements = lake.attach_statements(install=install)
     if json:
-        connection = {key: value for key, value in lake.connection.items() if key != "password"}
-        print_json({**_fields(lake), "connection": connection, "statements": lake.statements})
+        connection = {key: value for key, value in lake.connection.items() if key not in SECRET_WORDS}
+        print_json({**_fields(lake), "connection": connection, "statements": statements})
         return
     kind = "encrypted lake" if lake.encrypted else "lake"
     held = f"snapshot {lake.snapshot}, {counted(lake.tables, 'table')}, {counted(lake.views, 'view')}"
     done(f"-- {kind} {lake.name!r}: {held}; files in {lake.data_path}")
     if lake.connection.get("password") or lake.remote:
         done("-- the server may ask for a password: set PGPASSWORD, or put it in ~/.pgpass")
-    for line in lake.statements:
+    if not install:
+        from duckdb import __version__ as duckdb_version
+
+        again = f"runnel lake info{f' {name}' if name else ''} --install"
+        done(f"-- with the extensions of this installation, for DuckDB {duckdb_version}; for any other: {again}")
+    for line in statements:
         done(line)
     done(f"-- from Spark: {lake.spark_call}")
     if lake.problem:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
+import sys
 import time
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, LiteralString
 
 import typer
 
-from runnel.cli.output import done, note
-from runnel.cli.target import DsnOption, HomeOption, absolute, embedded, given_dsn, resolve_dsn
+from runnel.cli import logs
+from runnel.cli.output import done, note, warn
+from runnel.cli.settings import effective
+from runnel.cli.target import (
+    DsnOption,
+    HomeOption,
+    absolute,
+    embedded,
+    given_dsn,
+    hide_password,
+    reaching,
+    resolve_dsn,
+)
+from runnel.dsn import masked, readable, secrets, with_password, without_password
 from runnel.errors import RunnelError, UserError
+from runnel.spark.master import check_java, check_master
 
 if TYPE_CHECKING:
     import psutil
@@ -19,7 +37,41 @@ if TYPE_CHECKING:
     from runnel.engine import Engine
     from runnel.server.embedded import EmbeddedServer
 
-MasterOption = Annotated[str, typer.Option(help="Spark master: local[*], local[4], spark://host:7077 ...")]
+PASSWORD_VARIABLE = "RUNNEL_LOOPBACK_PASSWORD"  # noqa: S105  (the name of one)
+
+
+class Level(StrEnum):
+    """What the log tells."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Format(StrEnum):
+    """What a line of the log looks like."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(help="Spark master: local[*] (the default), local[4], spark://host:7077 ...", metavar="MASTER"),
+]
+LevelOption = Annotated[Level | None, typer.Option(help="How much the log tells (info).", show_default=False)]
+FormatOption = Annotated[
+    Format | None, typer.Option(help="Lines for people (text) or for programs (json).", show_default=False)
+]
+LogFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the log here as well as to standard error. Above 16 MB it is set aside; five older ones are kept.",
+        metavar="FILE",
+        dir_okay=False,
+    ),
+]
 
 DataPathOption = Annotated[
     str | None,
@@ -41,7 +93,8 @@ VerifyOption = Annotated[
 LoopbackOption = Annotated[
     str | None,
     typer.Option(
-        help="How the server reaches itself, when its socket will not do: 'host=... user=... password=...'.",
+        help="How the server reaches itself, when its socket will not do: 'host=... port=... user=...'. "
+        "It is tried before it is stored.",
         metavar="CONNINFO",
     ),
 ]
@@ -55,30 +108,51 @@ _ENGINE: LiteralString = "SELECT host, os_pid FROM pgtrickle.pgt_engine WHERE pg
 def up(
     home: HomeOption = None,
     dsn: DsnOption = None,
-    master: MasterOption = "local[*]",
+    master: MasterOption = None,
     data_path: DataPathOption = None,
     verify_every: VerifyOption = None,
+    log_level: LevelOption = None,
+    log_format: FormatOption = None,
+    log_file: LogFileOption = None,
 ) -> None:
-    """Start the stack and keep stream tables fresh until Ctrl-C."""
+    """Start the stack and keep stream tables fresh until Ctrl-C.
+
+    Without options this is an embedded PostgreSQL with its data in ~/.runnel. With --dsn the engine works on a
+    server of your own. What the options say may also stand in runnel.toml: see `runnel config`.
+    """
     began = time.monotonic()
-    period = _seconds(verify_every)
     named = given_dsn(home, dsn)
-    place = absolute(data_path)
-    if named is not None:
-        _run_engine(
-            named, master, began, where=f' --dsn "{named}"' if dsn else "", home=None, data_path=place, period=period
-        )
-        return
-    server = embedded(home)
-    _refuse_second_engine(server)
-    before = server.is_running
-    note(f"PostgreSQL 18 in {server.home.path} ...")
-    address = server.start()
-    note(f"PostgreSQL {'was already running' if before else 'started'} ({time.monotonic() - began:.1f} s)")
-    where = f" --home {home}" if home else ""
-    _run_in_home(
-        server, address, master, began, stop_on_failure=not before, where=where, data_path=place, period=period
+    values = effective(
+        home=home,
+        dsn=dsn,
+        master=master,
+        data_path=data_path,
+        verify_every=verify_every,
+        log_level=log_level.value if log_level else None,
+        log_format=log_format.value if log_format else None,
+        log_file=log_file,
     )
+    logs.configure(
+        str(values["log_level"].text),
+        str(values["log_format"].text),
+        values["log_file"].text,
+        secrets(named) if named else (),
+    )
+    run = _Run(
+        str(values["master"].text), began, absolute(values["data_path"].text), _seconds(values["verify_every"].text)
+    )
+    try:
+        # Before the server is started: a slip of the pen needs no server.
+        check_master(run.master)
+        check_java()
+        if named is None:
+            _run_embedded(home, run)
+        else:
+            shown = shlex.quote(without_password(named))
+            _run_engine(_completed(named), run, where=f" --dsn {shown}" if dsn else "", home=None)
+    except RunnelError as error:
+        logs.record_failure(error)
+        raise
 
 
 def down(home: HomeOption = None, dsn: DsnOption = None) -> None:
@@ -102,32 +176,79 @@ def down(home: HomeOption = None, dsn: DsnOption = None) -> None:
         done(f"No stack is running in {server.home.path}.")
 
 
-def init(home: HomeOption = None, dsn: DsnOption = None, loopback: LoopbackOption = None) -> None:
-    """Install or upgrade Runnel's schemas in a database, without starting an engine."""
+def init(
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+    loopback: LoopbackOption = None,
+    loopback_password: Annotated[
+        bool,
+        typer.Option("--loopback-password", help=f"Ask for the password of --loopback (or set {PASSWORD_VARIABLE})."),
+    ] = False,
+    extension_files: Annotated[
+        Path | None,
+        typer.Option(
+            help="Only write the two files that CREATE EXTENSION pg_trickle needs to DIR/extension. DIR is what "
+            "`pg_config --sharedir` says on the server, or a directory in its extension_control_path.",
+            metavar="DIR",
+            file_okay=False,
+        ),
+    ] = None,
+) -> None:
+    """Install or upgrade Runnel's schemas in a database, without starting an engine.
+
+    It also tries the loopback, the connection of the server to itself by which SQL functions reach the engine, and
+    says what to do when it does not work.
+    """
+    if extension_files is not None:
+        _write_extension(extension_files)
+        return
+    import psycopg
+
+    from runnel.catalog import loopback as way
     from runnel.catalog.migrate import migrate
 
-    migrate(resolve_dsn(home, dsn), loopback=loopback)
+    target = resolve_dsn(home, dsn)
+    chosen = _loopback(loopback, loopback_password)
+    with reaching(target):
+        migrate(target)
+    with reaching(target), psycopg.connect(target, autocommit=True) as conn:
+        if chosen is not None:
+            way.store(conn, target, chosen)
+            done("The loopback works and is stored.")
+        problem = way.find_problem(conn, target)
     done("Runnel's schemas are installed and up to date.")
+    if problem is not None:
+        warn(problem)
 
 
-def _run_in_home(
-    server: EmbeddedServer,
-    address: str,
-    master: str,
-    began: float,
-    *,
-    stop_on_failure: bool,
-    where: str,
-    data_path: str | None,
-    period: float | None,
-) -> None:
-    """Run the engine and stop its server at the end; not a server that somebody else's engine uses."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What `up` was asked for, wherever the server is."""
+
+    master: str
+    began: float
+    data_path: str | None
+    verify_every: float | None
+
+    @property
+    def seconds(self) -> str:
+        return f"{time.monotonic() - self.began:.1f} s"
+
+
+def _run_embedded(home: Path | None, run: _Run) -> None:
+    """Start the server of a home, run the engine, and stop the server; not one that somebody else's engine uses."""
     from runnel.server.home import clear_engine_pid, write_engine_pid
 
+    server = embedded(home, logs.log.info)
+    _refuse_second_engine(server)
+    before = server.is_running
+    logs.log.info("PostgreSQL 18 in %s ...", server.home.path)
+    address = server.start()
+    logs.log.info("PostgreSQL %s (%s)", "was already running" if before else "started", run.seconds)
     write_engine_pid(server.home)
-    stop = stop_on_failure
+    stop = not before
     try:
-        _run_engine(address, master, began, where=where, home=server.home.path, data_path=data_path, period=period)
+        _run_engine(address, run, where=f" --home {home}" if home else "", home=server.home.path)
         stop = True
     finally:
         clear_engine_pid(server.home)
@@ -135,25 +256,26 @@ def _run_in_home(
             server.stop()
 
 
-def _run_engine(
-    address: str,
-    master: str,
-    began: float,
-    *,
-    where: str,
-    home: Path | None,
-    data_path: str | None,
-    period: float | None,
-) -> None:
+def _run_engine(address: str, run: _Run, *, where: str, home: Path | None) -> None:
     """Start, say so, and block until a signal."""
     from runnel.engine import Engine
 
-    engine = Engine(address, master=master, on_event=note, home=home, data_path=data_path, verify_every=period)
+    engine = Engine(
+        address,
+        master=run.master,
+        on_event=logs.log.info,
+        home=home,
+        data_path=run.data_path,
+        verify_every=run.verify_every,
+        # The server of a home trusts its machine anyway.
+        everyone_creates=home is not None,
+    )
     stopping: list[int] = []
     _stop_on_signals(engine, stopping)
     try:
         try:
-            engine.start()
+            with reaching(address):
+                engine.start()
         except KeyboardInterrupt:
             return
         except Exception:
@@ -164,10 +286,9 @@ def _run_engine(
         # Spark has put its own handler in place of ours meanwhile, one that raises KeyboardInterrupt.
         _stop_on_signals(engine, stopping)
         if not stopping:
-            done(f"Ready in {time.monotonic() - began:.1f} s.\n\n  {address}\n\nNext, in another terminal:")
-            done(f"  runnel psql{where}")
-            if home is not None or data_path is not None:
-                done(f"  runnel lake info{where}      # how to open the lake in DuckDB")
+            if engine.loopback_problem is not None:
+                warn(engine.loopback_problem)
+            _say_ready(engine, address, run, where, has_lake=home is not None or run.data_path is not None)
             engine.run()
     finally:
         engine.close()
@@ -185,6 +306,55 @@ def _seconds(period: str | None) -> float | None:
     return schedule.seconds
 
 
+def _say_ready(engine: Engine, address: str, run: _Run, where: str, *, has_lake: bool) -> None:
+    state = (
+        "Ready" if engine.loopback_problem is None else "Ready for schedules, but not for SQL functions (see above),"
+    )
+    done(f"{state} in {run.seconds}.\n\n  {masked(address)}\n\nNext, in another terminal:")
+    done(f"  runnel psql{where}")
+    if has_lake:
+        done(f"  runnel lake info{where}      # how to open the lake in DuckDB")
+
+
+def _completed(address: str) -> str:
+    """The DSN with the password that libpq found, for tasks on machines that have no PGPASSWORD and no ~/.pgpass."""
+    import psycopg
+
+    with reaching(address), psycopg.connect(address, connect_timeout=10) as conn:
+        return with_password(address, conn.info.password)
+
+
+def _loopback(given: str | None, ask: bool) -> str | None:
+    """The loopback with its password, which is better not an argument."""
+    if given is None:
+        if ask:
+            raise UserError("--loopback-password needs --loopback.", hint="--loopback 'host=... port=... user=...'")
+        return None
+    hide_password("--loopback", given)
+    readable(given)
+    password = typer.prompt("Password", hide_input=True) if ask and sys.stdin.isatty() else None
+    if ask and password is None:
+        password = os.environ.get(PASSWORD_VARIABLE) or sys.stdin.readline().strip()
+    return with_password(given, password or os.environ.get(PASSWORD_VARIABLE))
+
+
+def _write_extension(directory: Path) -> None:
+    from runnel import __version__
+    from runnel.server.settings import write_extension
+
+    try:
+        written = write_extension(directory, __version__)
+    except OSError as error:
+        raise UserError(
+            f"The files cannot be written to {directory}: {error.strerror}.",
+            hint="Run it as a user who may, on the machine of the server: "
+            "sudo runnel init --extension-files $(pg_config --sharedir)",
+        ) from None
+    for path in written:
+        done(str(path))
+    done("Now every database with Runnel's schemas can run: CREATE EXTENSION pg_trickle;")
+
+
 def _stop_on_signals(engine: Engine, received: list[int]) -> None:
     """Let SIGINT and SIGTERM end `engine.run()`; `received` tells which came."""
     import pyarrow as pa
@@ -194,7 +364,7 @@ def _stop_on_signals(engine: Engine, received: list[int]) -> None:
 
     def stop(number: int, _frame: object) -> None:
         if not received:
-            note("Stopping ...")
+            logs.log.info("Stopping ...")
         received.append(number)
         engine.stop()
 
