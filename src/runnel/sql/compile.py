@@ -18,6 +18,7 @@ from sqlglot import exp
 from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
 from runnel.plan import expr as ex
+from runnel.plan.dialect import Phrase
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
 from runnel.sql import positions, registry
@@ -35,6 +36,7 @@ from runnel.sql.lake_names import resolve_names, staged_table
 from runnel.sql.parse import parse_query
 from runnel.sql.registry import Entry
 from runnel.sql.rewrite import decide, to_core
+from runnel.sql.rewrite.json_aggregates import function_of
 from runnel.sql.stages import Compiler
 
 if TYPE_CHECKING:
@@ -252,7 +254,8 @@ def _check_functions(description: Description) -> None:
 def _find_aggregates(tree: exp.Query, description: Description) -> None:
     """Every aggregate that PostgreSQL sees must be seen here too: taken for a function it would be computed per row."""
     mark_aggregates(tree, description.aggregates)
-    missed = sorted(description.aggregates - called_names(tree))
+    known = called_names(tree) | {function_of(phrase) for phrase in tree.find_all(Phrase)}
+    missed = sorted(description.aggregates - known)
     if missed:
         raise NotDifferentiable(registry.UNRULED, f"the aggregate {missed[0]}()", call=missed[0])
 
