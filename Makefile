@@ -9,7 +9,8 @@ SCALE   ?= 0.1
 ARGS    ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test test-rest test-all lint format bench bench-tpch bench-nexmark bench-dag soak soak-lake clean
+.PHONY: help venv java demo test test-rest test-all lint format bench bench-tpch bench-tpcds bench-nexmark bench-dag soak \
+	soak-lake clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -52,6 +53,9 @@ bench: venv ## Measure and rewrite docs/benchmarks.md
 
 bench-tpch: venv ## The 22 queries of TPC-H, verified and measured (SCALE=0.1, HOME_DIR=... to go on later)
 	@$(BIN)/runnel bench tpch --scale $(SCALE) $(if $(HOME_DIR),--home $(HOME_DIR)) $(ARGS)
+
+bench-tpcds: venv ## The 99 queries of TPC-DS, verified and measured (SCALE=0.01 is quick)
+	@$(BIN)/runnel bench tpcds --scale $(SCALE) $(if $(HOME_DIR),--home $(HOME_DIR)) $(ARGS)
 
 bench-nexmark: venv ## The queries of Nexmark, verified and measured
 	@$(BIN)/runnel bench nexmark $(if $(HOME_DIR),--home $(HOME_DIR)) $(ARGS)

@@ -37,11 +37,31 @@ SELECT item, jsonb_agg_strict(val ORDER BY key, val) AS vals, jsonb_object_agg_s
 FROM props GROUP BY item;
 
 -- case: standard JSON_ARRAYAGG and JSON_OBJECTAGG
--- The spelling of the SQL standard; jsonb_agg and jsonb_object_agg are maintained by deltas.
--- mode: FULL because syntax unknown
+-- The spelling of the SQL standard: an array leaves NULLs out by itself, an object keeps them.
 SELECT item, JSON_ARRAYAGG(val ORDER BY key, val RETURNING jsonb) AS vals,
        JSON_OBJECTAGG(key : n RETURNING jsonb) AS doc
 FROM props WHERE n IS NOT NULL OR key = 'none' GROUP BY item;
+
+-- case: JSON_ARRAYAGG in all its forms
+-- With NULLs, with a FILTER, as text, and of documents that are text.
+SELECT item, JSON_ARRAYAGG(val ORDER BY key, val NULL ON NULL) AS vals,
+       JSON_ARRAYAGG(n ORDER BY n RETURNING text) FILTER (WHERE n > 1) AS big,
+       JSON_ARRAYAGG('[1]' || repeat(' ', n) FORMAT JSON ORDER BY n RETURNING jsonb) AS docs
+FROM props GROUP BY item;
+
+-- case: JSON_OBJECTAGG without NULLs
+-- ABSENT ON NULL, and keys that must be unique (two of them would be an error).
+SELECT item, JSON_OBJECTAGG(key : val ABSENT ON NULL WITH UNIQUE KEYS RETURNING jsonb) AS doc
+FROM (SELECT DISTINCT item, key, val FROM props) d GROUP BY item;
+
+-- case: JSON_ARRAYAGG as a window function
+-- Everything up to here.
+SELECT item, key, n, JSON_ARRAYAGG(n) OVER (PARTITION BY item ORDER BY key, n, val) AS so_far FROM props;
+
+-- case: JSON_ARRAY of a query
+-- A subquery that makes an array; PostgreSQL gives NULL when it has no rows.
+SELECT i.item, JSON_ARRAY(SELECT p.val FROM props p WHERE p.item = i.item AND p.val <> 'red' ORDER BY p.val, p.key) AS vals
+FROM (SELECT DISTINCT item FROM props) i;
 
 -- case: one document for the whole table
 -- A document of documents.

@@ -62,9 +62,8 @@ SELECT gap >= '1 day' AS long, count(*) AS n, max(gap) AS most FROM things GROUP
 SELECT id, host(addr) AS host, masklen(addr) AS len, b::text AS bits
 FROM things WHERE addr > '9.0.0.0' OR family(addr) = 6;
 
--- case: an operator that the parser does not know
+-- case: networks inside networks
 -- Containment of networks has a sign of its own.
--- mode: FULL because syntax unknown
 SELECT id, addr FROM things WHERE addr <<= '10.0.0.0/8';
 
 -- case: rows

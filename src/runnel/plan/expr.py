@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 
 from sqlglot import exp
 
+from runnel.plan.dialect import Phrase, Printed
+
 # A strict expression is NULL as soon as one of its columns is NULL, so evaluating it before an outer join pads
 # the row gives the same as evaluating it after. Only what is certainly strict is listed.
 _STRICT: tuple[type[exp.Expr], ...] = (
     exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Paren, exp.Cast, exp.DataType, exp.DataTypeParam,
     exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE,
     exp.Like, exp.ILike, exp.RegexpLike, exp.RegexpILike, exp.Lower, exp.Upper, exp.Length, exp.Abs, exp.Not,
-    exp.Substring, exp.Trim, exp.TimestampTrunc, exp.Extract, exp.AtTimeZone, exp.DPipe, exp.Interval, exp.Var,
+    exp.TimestampTrunc, exp.Extract, exp.AtTimeZone, exp.DPipe, exp.Interval, exp.Var,
 )  # fmt: skip
 
 # DPipe is strict for text (`||`); for arrays it is not, which only matters for values under outer joins.
@@ -20,7 +22,7 @@ _STRICT: tuple[type[exp.Expr], ...] = (
 
 def pg(expression: exp.Expr) -> str:
     """Print for PostgreSQL, with functions as they were written: `"left"(x, 1)` is not `"LEFT"(x, 1)`."""
-    return expression.sql(dialect="postgres", normalize_functions=False)
+    return expression.sql(dialect=Printed, normalize_functions=False)
 
 
 def leaves_of(expression: exp.Expr) -> frozenset[int]:
@@ -40,9 +42,14 @@ def is_leaf_column(column: exp.Column) -> bool:
 
 def is_strict(expression: exp.Expr) -> bool:
     """Whether NULL in any column certainly makes the whole expression NULL."""
-    return all(isinstance(node, _STRICT) or _is_harmless(node) for node in expression.walk())
+    return all(isinstance(node, _STRICT) or _is_harmless(node) or _is_strict_phrase(node) for node in expression.walk())
 
 
+def _is_strict_phrase(node: exp.Expr) -> bool:
+    return isinstance(node, Phrase) and node.head in _STRICT_PHRASES
+
+
+_STRICT_PHRASES = frozenset({"OVERLAY", "SUBSTRING"})
 _MAY_RAISE: tuple[type[exp.Expr], ...] = (exp.Div, exp.Mod, exp.IntDiv)
 # Built-in functions that are strict and never raise, whatever their arguments.
 _HARMLESS = frozenset(
@@ -51,6 +58,7 @@ _HARMLESS = frozenset(
         "reverse", "right", "round", "rtrim", "sign", "starts_with", "strpos", "to_char", "trunc",
     }
 )  # fmt: skip
+_HARMLESS_PHRASES = frozenset({"AT LOCAL", "POSITION", "TRIM"})
 _SAFE_CASTS = (
     "text",
     "varchar",
@@ -78,11 +86,13 @@ def may_raise(expression: exp.Expr) -> bool:
 
 
 def _is_harmless(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Anonymous) and str(node.this).lower() in _HARMLESS
+    if isinstance(node, Phrase):
+        return node.head in _HARMLESS_PHRASES
+    return isinstance(node, exp.Anonymous) and node.name.lower() in _HARMLESS
 
 
 def _is_risky(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Anonymous):
+    if isinstance(node, (exp.Anonymous, Phrase)):
         return not _is_harmless(node)
     if not isinstance(node, exp.Cast) or isinstance(node.this.unnest(), exp.Literal):
         return False

@@ -36,7 +36,7 @@ from runnel.sources.spark_values import (
     unified,
     within,
 )
-from runnel.sql.parse import Faithful
+from runnel.sql.grammar import Faithful
 
 _UTC = frozenset({"utc", "etc/utc", "gmt", "etc/gmt", "zulu", "uct", "universal"})
 _TRUNCATED = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})

@@ -18,6 +18,7 @@ from sqlglot import exp
 from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
 from runnel.plan import expr as ex
+from runnel.plan.dialect import Phrase
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
 from runnel.sql import positions, registry
@@ -36,6 +37,9 @@ from runnel.sql.lake_names import resolve_names, staged_table
 from runnel.sql.parse import parse_query
 from runnel.sql.registry import Entry
 from runnel.sql.rewrite import decide, to_core
+from runnel.sql.rewrite.context import Context
+from runnel.sql.rewrite.json_aggregates import function_of
+from runnel.sql.rewrite.single_row import at_most_one_row, is_value
 from runnel.sql.stages import Compiler
 
 if TYPE_CHECKING:
@@ -91,7 +95,8 @@ def compile_query(
             refusal = NotDifferentiable(registry.UNFAITHFUL, "syntax unknown to Runnel's SQL parser")
             relations = compiler.tables_by_rewrite(description.canonical)
             return _unplanned(query, refusal, compiler, description, relations, polled=True)
-        _refuse_unordered_limit(tree, query)
+        compiler.aggregates = description.aggregates
+        _refuse_unordered_limit(tree, query, compiler.context)
         try:
             return _planned(compiler, description, tree, settings, query)
         except NotDifferentiable as error:
@@ -102,6 +107,7 @@ def compile_query(
             # A mistake of ours costs speed, not the stream table.
             log.exception("planning failed")
             refusal = NotDifferentiable(registry.UNRULED, "a form that the compiler failed on")
+        _refuse_unordered_limit(tree, query, compiler.context, values=False)
         compiler.touch_all(tree)
         relations = tuple(compiler.tables.values())
         polled = compiler.uncaptured or bool(description.unstable) or mentions_clock(tree)
@@ -257,14 +263,19 @@ def _check_functions(description: Description) -> None:
 def _find_aggregates(tree: exp.Query, description: Description) -> None:
     """Every aggregate that PostgreSQL sees must be seen here too: taken for a function it would be computed per row."""
     mark_aggregates(tree, description.aggregates)
-    missed = sorted(description.aggregates - called_names(tree))
+    known = called_names(tree) | {function_of(phrase) for phrase in tree.find_all(Phrase)}
+    missed = sorted(description.aggregates - known)
     if missed:
         raise NotDifferentiable(registry.UNRULED, f"the aggregate {missed[0]}()", call=missed[0])
 
 
-def _refuse_unordered_limit(tree: exp.Query, query: str) -> None:
+def _refuse_unordered_limit(tree: exp.Query, query: str, context: Context, *, values: bool = True) -> None:
+    """Chance decides which rows it keeps. `values`: of a subquery that is one value, the tie rule keeps one."""
     for part in tree.find_all(exp.Query):
-        if (part.args.get("limit") or part.args.get("offset")) and not part.args.get("order"):
+        if part.args.get("order") or not (part.args.get("limit") or part.args.get("offset")):
+            continue
+        harmless = isinstance(part.parent, exp.Exists) or at_most_one_row(part, context)
+        if not harmless and not (values and is_value(part)):
             raise registry.refused(
                 registry.UNORDERED_LIMIT,
                 "LIMIT without ORDER BY keeps arbitrary rows: a maintained result could not equal the query",

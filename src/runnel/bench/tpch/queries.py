@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from runnel.bench.tpch.data import generator
+from runnel.bench.generator import generator
 
 ADAPTED: Mapping[int, tuple[tuple[str, str], ...]] = {
     # A column of a stream table deserves a name of its own, not that of the function that made it.
@@ -19,7 +19,7 @@ which the specification allows in place of its view.
 
 def queries(numbers: Collection[int] = ()) -> dict[str, str]:
     """The texts by the name of their stream table (`q01` .. `q22`); all of them unless some are asked for."""
-    with generator() as duck:
+    with generator("tpch") as duck:
         texts = duck.execute("SELECT query_nr, query FROM tpch_queries() ORDER BY 1").fetchall()
     return {f"q{nr:02d}": _adapted(nr, text) for nr, text in texts if not numbers or nr in numbers}
 

@@ -83,6 +83,39 @@ def tpch(
 
 
 @app.command()
+def tpcds(
+    scale: Annotated[float, typer.Option("--scale", min=0.001, help="Scale factor: 1 is 2.9 million store sales.")] = (
+        0.01
+    ),
+    home: HomeOption = None,
+    rounds: RoundsOption = 1,
+    queries: Annotated[str, typer.Option("--queries", metavar="1,3,..", help="Some of the 99.")] = "",
+    change: Annotated[
+        str, typer.Option("--change", metavar="%,..", help="Share of the tables that a round changes, in percent.")
+    ] = "0.1,1",
+    report: ReportOption = None,
+    minutes: MinutesOption = 30,
+    keep: KeepOption = False,
+    master: MasterOption = "local[*]",
+) -> None:
+    """The 99 queries of TPC-DS as stream tables, all at once, all DIFFERENTIAL.
+
+    Data and query texts come from DuckDB's tpcds extension, which the package's
+    extra "bench" installs; nothing is downloaded. Each share of --change makes
+    two rounds: rows of the fact tables inserted and deleted, and these together
+    with updates of the fact tables and the large dimensions. A last round
+    changes the small dimensions. Everything else is as in `runnel bench tpch`.
+
+      runnel bench tpcds --queries 1,3,7,98
+      runnel bench tpcds --scale 0.1 --home /data/tpcds --report tpcds.md
+    """
+    from runnel.bench.tpcds import workload
+
+    chosen = workload(scale, _numbers(queries), _shares(change))
+    _run(chosen, f"tpcds-{scale:g}", home=home, report=report, repeat=rounds, minutes=minutes, keep=keep, master=master)
+
+
+@app.command()
 def nexmark(
     events: Annotated[int, typer.Option("--events", min=1000, help="Events to start with: 92 % are bids.")] = 100_000,
     home: HomeOption = None,

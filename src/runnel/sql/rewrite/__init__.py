@@ -13,6 +13,7 @@ from runnel.sql.rewrite import (
     determine,
     enclose,
     grouping_sets,
+    json_aggregates,
     partitions,
     qualify,
     set_operations,
@@ -24,7 +25,7 @@ from runnel.sql.rewrite.context import Context
 
 def decide(tree: exp.Query, ctx: Context) -> exp.Query:
     """The query with full names, and with nothing left to chance."""
-    return determine.rewrite(qualify.rewrite(tree, ctx), ctx)
+    return determine.rewrite(qualify.rewrite(json_aggregates.rewrite(tree.copy()), ctx), ctx)
 
 
 def to_core(tree: exp.Query, ctx: Context) -> exp.Query:

@@ -8,7 +8,7 @@ columns added here are equal wherever the block looks at them, and which of them
 
 What is refined: ORDER BY under LIMIT, OFFSET and in ARRAY (..), DISTINCT ON, aggregates that depend on the order of
 their input, and window functions that count rows. Functions that treat ties alike (rank, a sum over a RANGE frame)
-stay as they are.
+stay as they are. A LIMIT that has nothing to choose is left out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite import windows
 from runnel.sql.rewrite.context import BUILT_IN_AGGREGATES, Context
 from runnel.sql.rewrite.qualify import ORDER_SENSITIVE, feeds_aggregate
+from runnel.sql.rewrite.single_row import drop_limit
 from runnel.sql.rewrite.totality import is_total, is_total_input, key
 
 
@@ -31,6 +32,7 @@ def rewrite(tree: exp.Query, ctx: Context) -> exp.Query:
 
 
 def _refine(query: exp.Query, ctx: Context) -> exp.Query:
+    drop_limit(query, ctx)
     if not isinstance(query, exp.Select):
         return _limit_of_set_operation(query, ctx) if _is_cut(query) else query
     _take_over_order(query, ctx)

@@ -16,7 +16,7 @@ from sqlglot import exp
 from runnel.model.types import Column
 from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
-from runnel.sql.parse import Faithful
+from runnel.sql.grammar import Faithful
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
 

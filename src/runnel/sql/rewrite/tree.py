@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from runnel.model.types import Column, PgType
 from runnel.plan import expr as ex
-from runnel.sql.parse import Faithful
+from runnel.sql.grammar import Faithful
 from runnel.sql.rewrite.context import Context
 
 
