@@ -117,3 +117,11 @@ def test_a_caller_with_a_fixed_snapshot_gets_its_answer(dsn: str, guest: psycopg
     with psycopg.connect(make_conninfo(dsn, user="sec_guest")) as conn:
         conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         assert conn.execute("SELECT pgtrickle.verify_stream_table('g.st') ->> 'ok'").fetchone() == ("true",)
+
+
+def test_an_error_says_in_two_lines_where_it_comes_from(guest: psycopg.Connection) -> None:
+    with pytest.raises(psycopg.Error) as raised:
+        guest.execute("SELECT pgtrickle.create_stream_table('g.st', 'SELECT nothing FROM g.t')")
+    assert 'column "nothing" does not exist' in (raised.value.diag.message_primary or "")
+    context = raised.value.diag.context or ""
+    assert len(context.splitlines()) == 2, context

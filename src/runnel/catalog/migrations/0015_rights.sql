@@ -232,6 +232,21 @@ BEGIN
 END
 $$;
 
+-- PERFORM would add its whole statement to the context of every error: an assignment is evaluated without one.
+DO $$
+DECLARE
+    definition text;
+BEGIN
+    FOR definition IN
+        SELECT pg_get_functiondef(p.oid) FROM pg_proc p
+        WHERE p.pronamespace = 'pgtrickle'::regnamespace AND p.prosrc ~ '^\s*BEGIN\s+PERFORM pgtrickle\._ask\('
+    LOOP
+        EXECUTE regexp_replace(definition, 'BEGIN\s+PERFORM (pgtrickle\._ask\()',
+                               E'DECLARE\n    ignored pg_catalog.jsonb;\nBEGIN\n    ignored := \\1');
+    END LOOP;
+END
+$$;
+
 -- ------------------------------------------------------------------ 3. who may create stream tables
 
 DO $$
