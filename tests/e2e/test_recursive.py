@@ -9,6 +9,7 @@ import pytest
 
 import runnel
 from tests.e2e.helpers import Check, Stream, last_refresh, rows, script, value
+from tests.sampling import sampled
 
 STAFF = """
 CREATE TABLE staff (id int PRIMARY KEY, boss int, name text, pay numeric(10,2));
@@ -139,7 +140,7 @@ BILLS = {
 }
 
 
-@pytest.mark.parametrize("name", BILLS)
+@pytest.mark.parametrize("name", sampled(BILLS, every=4))
 def test_a_bill_of_materials_keeps_duplicates(
     name: str, db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:
@@ -180,7 +181,7 @@ TWO_INPUTS = {
 }
 
 
-@pytest.mark.parametrize("name", TWO_INPUTS)
+@pytest.mark.parametrize("name", sampled(TWO_INPUTS, every=4))
 def test_several_changed_inputs_at_once(
     name: str, db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:
