@@ -29,8 +29,8 @@ def test_no_secret_reaches_the_log(
         db.execute(f"ALTER DATABASE {name} SET {setting}".encode())
     before = server.home.log.stat().st_size
     with running_engine(dsn, spark, home=tmp_path), contextlib.closing(runnel.connect(dsn)) as client:
-        (tmp_path / "other").mkdir()
-        client.attach_lake("other", data_path=f"{tmp_path}/other/", options={"secret_access_key": SECRET})
+        options = {"secret_access_key": SECRET}
+        client.attach_lake("other", "other_lake", data_path=f"{tmp_path}/other/", options=options, create=True)
         client.set_lake_option("other", "secret_access_key", SECRET)
     migrate(dsn, loopback=f"host=127.0.0.1 password={PASSWORD}")
     assert PASSWORD in value(db, "SELECT value FROM pgtrickle.pgt_settings WHERE key = 'loopback'")

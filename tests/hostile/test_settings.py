@@ -149,7 +149,7 @@ def test_the_core_works(hostile: str, caller: psycopg.Connection[Any], spark: Sp
         for name in names:
             assert client.verify(name).ok, name
         assert {s.status for s in client.status()} == {"ACTIVE"}
-        assert {s.name for s in client.status() if s.effective_mode == "FULL"} == {"public.plain"}
+        assert {s.name for s in client.status() if s.effective_mode == "FULL"} == {"plain"}
         client.maintain_lake()
         assert client.lake_tables()
         for name in reversed(names):
