@@ -79,12 +79,14 @@ def test_staging_tables_of_lakes_go_too(dsn: str, db: psycopg.Connection, spark:
     db.execute("INSERT INTO items SELECT i, i FROM generate_series(1, 20) i")
     with running_engine(dsn, spark, home=tmp_path), contextlib.closing(runnel.connect(dsn)) as client:
         client.create_stream_table("published", "SELECT id, x FROM items", "@yearly", sink="ducklake")
+        known = "SELECT max(relid::regclass::text) FROM pgtrickle.pgt_lake_tables"
+        source = eventually(lambda: value(db, known), what="the published table has no stand-in")
         pid = backend(db, "runnel refresh")
         before = temporary(db, pid)
         for mode in ("DIFFERENTIAL", "FULL"):
             for _ in range(3):
                 client.create_stream_table(
-                    "reader", "SELECT l.id, l.x FROM lake.published l JOIN items i ON i.id = l.id WHERE l.x > 0",
+                    "reader", f"SELECT l.id, l.x FROM {source} l JOIN items i ON i.id = l.id WHERE l.x > 0",
                     "@yearly", mode,
                 )  # fmt: skip
                 db.execute("UPDATE items SET x = x + 1")

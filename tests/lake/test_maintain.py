@@ -283,6 +283,7 @@ def test_one_maintenance_at_a_time_and_what_a_killed_one_left(lake: Writer, dsn:
     with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
         with alone(one, lake.lake) as first, alone(other, lake.lake) as second:
             assert (first, second) == (True, False)
+            assert maintain(lake.conn, lake.observer, lake.lake, EAGER).skipped.keys() == {"*"}
         with alone(other, lake.lake) as again:
             assert again
     report = maintain(lake.conn, lake.observer, lake.lake, Settings(min_files=2), stopping=lambda: True)

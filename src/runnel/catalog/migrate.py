@@ -41,6 +41,13 @@ INSERT INTO pgtrickle.pgt_settings (key, value) VALUES (%s, %s)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value
 WHERE pgt_settings.value IS DISTINCT FROM excluded.value
 """
+# Of a statement that holds a password nothing goes to the server's log, as far as the role may say so.
+UNLOGGED = """
+SELECT set_config(name, value, true) FROM (VALUES ('log_statement', 'none'), ('log_min_duration_statement', '-1'),
+    ('log_min_duration_sample', '-1'), ('log_transaction_sample_rate', '0'), ('log_min_error_statement', 'panic'),
+    ('log_parameter_max_length', '0'), ('log_parameter_max_length_on_error', '0')) AS v (name, value)
+WHERE has_parameter_privilege(current_user, name, 'SET')
+"""
 HAS_DBLINK = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'dblink')"
 
 
@@ -122,6 +129,7 @@ def _migrate(conn: psycopg.Connection[Any], loopback: str | None, version: str) 
     with conn.transaction():
         conn.execute(SET_SETTING, ("version", version))
         if loopback is not None:
+            conn.execute(UNLOGGED)
             conn.execute(SET_SETTING, ("loopback", loopback))
     return fresh
 

@@ -68,8 +68,10 @@ def pinned(dsn: str, settings: Mapping[str, str] | None = None) -> str:
     """
     given = str(conninfo_to_dict(dsn).get("options") or os.environ.get("PGOPTIONS", ""))
     options = [f"-c {key}={_escaped(value)}" for key, value in {**PINNED, **(settings or {})}.items()]
-    options = [option for option in options if option not in given]
-    return make_conninfo(dsn, options=" ".join(filter(None, [given, *options])), client_encoding="UTF8")
+    missing = [option for option in options if option not in given]
+    if not missing:
+        return dsn
+    return make_conninfo(dsn, options=" ".join(filter(None, [given, *missing])), client_encoding="UTF8")
 
 
 def connect(

@@ -22,7 +22,7 @@ from runnel.catalog.lost import ended, first_line
 from runnel.catalog.sessions import connect
 from runnel.engine.lakes import named
 from runnel.errors import EngineBug, RunnelError, TransientError
-from runnel.lake.maintain import Settings, alone, busy, maintain
+from runnel.lake.maintain import Settings, maintain
 from runnel.model.lake import Lake
 
 log = logging.getLogger(__name__)
@@ -109,9 +109,8 @@ class Upkeep:
         lake = named(conn, task.lake)
         pending = [str(row[0]) for row in conn.execute(PENDING, (lake.name,))]
         place = lake.dsn or self._dsn
-        with _open(place) as work, _open(place) as observer, _open(place) as guard, alone(guard, lake) as free:
-            done = maintain(work, observer, lake, _settings(conn, lake), pending=pending) if free else busy()
-        report = asdict(done)
+        with _open(place) as work, _open(place) as observer:
+            report = asdict(maintain(work, observer, lake, _settings(conn, lake), pending=pending))
         stored.mark_maintained(conn, lake.name)
         log.info("lake %s was tidied: %s", lake.name, {key: value for key, value in report.items() if value})
         return report

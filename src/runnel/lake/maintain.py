@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from psycopg.conninfo import make_conninfo
 from psycopg.errors import LockNotAvailable
 
+from runnel.catalog.sessions import connect
 from runnel.errors import RunnelError
 from runnel.lake import sweep
 from runnel.lake.catalog import ColumnHistory, data_files, delete_files, head, inlined_deletes, oldest, tables
@@ -87,20 +89,24 @@ def maintain(
     the others are done.
     """
     settings, report = settings or Settings(), Report()
-    for table in tables(observer, lake, head(observer, lake)):
-        name = f"{table.schema}.{table.name}"
-        if stopping():
+    with _beside(observer) as guard, alone(guard, lake) as free:
+        if not free:
+            report.skipped["*"] = "another maintenance of the lake is at work"
             return report
-        if only is None or name in only:
-            _maintain_table(Workshop(conn, observer, lake, table, settings.compression), settings, report)
-    report.removed_files += sweep.remove_scheduled(conn, lake, settings.grace)
-    report.removed_orphans += sweep.remove_orphans(observer, lake, settings.orphan_grace, pending, left=MOVED)
+        for table in tables(observer, lake, head(observer, lake)):
+            name = f"{table.schema}.{table.name}"
+            if stopping():
+                return report
+            if only is None or name in only:
+                _maintain_table(Workshop(conn, observer, lake, table, settings.compression), settings, report)
+        report.removed_files += sweep.remove_scheduled(conn, lake, settings.grace)
+        report.removed_orphans += sweep.remove_orphans(observer, lake, settings.orphan_grace, pending, left=MOVED)
     return report
 
 
-def busy() -> Report:
-    """What there is to say when somebody else maintains the lake."""
-    return Report(skipped={"*": "another maintenance of the lake is at work"})
+def _beside(conn: Connection[Any]) -> Connection[Any]:
+    """Another session like this one: a lock lasts as long as its transaction, and the others have work to commit."""
+    return connect(make_conninfo(conn.info.dsn, password=conn.info.password or None), "runnel upkeep", timeout=10)
 
 
 @contextmanager

@@ -36,8 +36,13 @@ AS $$
 DECLARE
     given text := (SELECT value FROM pgtrickle.pgt_settings WHERE key = 'loopback');
     directory text;
+    unlogged text := '';
 BEGIN
     IF given IS NULL THEN
+        -- A request may hold credentials, and its text is ours, not the caller's.
+        IF has_parameter_privilege(current_user, 'log_statement', 'SET') THEN
+            unlogged := ' -c log_statement=none';
+        END IF;
         IF pg_has_role(current_user, 'pg_read_all_settings', 'USAGE') THEN
             directory := nullif(trim(split_part(current_setting('unix_socket_directories'), ',', 1)), '');
         END IF;
@@ -51,7 +56,7 @@ BEGIN
         '-c statement_timeout=0 -c lock_timeout=0 -c transaction_timeout=0 -c idle_session_timeout=0 '
         '-c idle_in_transaction_session_timeout=0 -c default_transaction_read_only=off '
         '-c default_transaction_isolation=read\\ committed -c default_transaction_deferrable=off '
-        '-c standard_conforming_strings=on -c search_path=pg_catalog -c exit_on_error=off -c DateStyle=ISO');
+        '-c standard_conforming_strings=on -c search_path=pg_catalog -c exit_on_error=off -c DateStyle=ISO' || unlogged);
 END
 $$;
 
