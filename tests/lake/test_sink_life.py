@@ -166,6 +166,7 @@ def test_a_rebuilt_table_is_compared_with_what_was_published(
     sales: Db, place: Place, lake: Duck, client: runnel.Client
 ) -> None:
     client.create_stream_table("rows", ROWS, schedule="1h", sink="ducklake")
+    sales.execute("SET pgtrickle.allow_direct_writes = on")
     sales.execute("DELETE FROM rows WHERE id < 4; INSERT INTO rows VALUES (999, 'forged', 1, NULL)")
     sales.execute("UPDATE pgtrickle.pgt_stream_tables SET needs_reinit = true")
     sales.execute("DELETE FROM sales WHERE id = 5")
@@ -173,6 +174,18 @@ def test_a_rebuilt_table_is_compared_with_what_was_published(
     same(sales, lake, "rows")
     assert one(sales, "SELECT count(*) FROM rows") == 49
     assert lake.value("SELECT count(*) FROM rows__rows") == 49
+
+
+def test_a_renamed_stream_table_keeps_its_name_in_the_lake(sales: Db, lake: Duck, client: runnel.Client) -> None:
+    client.create_stream_table("rows", ROWS, schedule="1h", sink="ducklake")
+    sales.execute("ALTER TABLE rows RENAME TO lines")
+    sales.execute("DELETE FROM sales WHERE id = 5")
+    client.refresh("lines")
+    assert lake.value("SELECT count(*) FROM rows") == one(sales, "SELECT count(*) FROM lines") == 49
+    sales.execute("ALTER TABLE sales RENAME TO sold")
+    sales.execute("DELETE FROM sold WHERE id = 6")
+    client.refresh("lines")
+    assert lake.value("SELECT count(*) FROM rows") == one(sales, "SELECT count(*) FROM lines") == 48
 
 
 def test_a_plain_drop_table_reaches_the_lake(sales: Db, place: Place, lake: Duck, client: runnel.Client) -> None:

@@ -107,16 +107,13 @@ def test_ddl_in_the_lake(lake: Duck, db: psycopg.Connection, client: runnel.Clie
     client.alter_stream_table("s", query="SELECT g, count(*) AS n, max(w) AS v, sum(extra) AS e FROM lake.t GROUP BY g")
     check("s")
     lake.run("ALTER TABLE t ALTER COLUMN g TYPE BIGINT")
-    with pytest.raises(RunnelError, match='column "g" changed its type'):
-        client.refresh("s")
+    check("s")
+    assert db.execute("SELECT pg_typeof(g)::text FROM s LIMIT 1").fetchone() == ("bigint",)
     lake.run("ALTER TABLE t RENAME TO u").run("CREATE SCHEMA other").run("CREATE TABLE other.t2 (id INTEGER)")
-    with pytest.raises(RunnelError, match="is now called lake.u"):
-        client.refresh("ids")
+    check("ids", "s")
     lake.run("INSERT INTO other.t2 FROM range(5)")
     client.create_stream_table("three", 'SELECT sum(a.id) AS n FROM lake.other.t2 a JOIN "lake.other".t2 b USING (id)')
     check("three")
-    client.alter_stream_table("ids", query="SELECT id FROM lake.u WHERE id > 5")
-    check("ids")
     lake.run("DROP TABLE u")
     with pytest.raises(RunnelError, match="was dropped"):
         client.refresh("ids")

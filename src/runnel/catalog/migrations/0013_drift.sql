@@ -161,6 +161,7 @@ AS $$
     FROM pgtrickle.pgt_dependencies d
     LEFT JOIN pg_class r ON r.oid = d.source_relid
     LEFT JOIN pgtrickle.pgt_change_tracking t ON t.source_relid = d.source_relid
+    LEFT JOIN pgtrickle.pgt_lake_tables k ON k.relid = d.source_relid
     CROSS JOIN LATERAL (
         SELECT 'the relation was dropped; alter the stream table''s query or drop it' AS problem
         WHERE r.oid IS NULL
@@ -171,7 +172,8 @@ AS $$
                            ELSE format('column "%s" was dropped', u.name) END)
         FROM unnest(d.columns_used) AS u (name)
         LEFT JOIN pg_attribute a ON a.attrelid = r.oid AND a.attname = u.name AND a.attnum > 0 AND NOT a.attisdropped
-        LEFT JOIN jsonb_to_recordset(t.columns) AS c (name text, attnum smallint) ON c.name = u.name
+        LEFT JOIN jsonb_to_recordset(coalesce(t.columns, k.columns)) AS c (name text, attnum smallint)
+               ON c.name = u.name
         LEFT JOIN pg_attribute moved ON moved.attrelid = r.oid AND moved.attnum = c.attnum AND NOT moved.attisdropped
         WHERE r.oid IS NOT NULL AND a.attnum IS NULL
         UNION ALL
