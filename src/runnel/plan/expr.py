@@ -61,6 +61,7 @@ _SAFE_CASTS = (
     "timestamptz",
     "timestamp",
     "interval",
+    "oid",
 )
 
 
@@ -83,7 +84,10 @@ def _is_risky(node: exp.Expr) -> bool:
         return not _is_harmless(node)
     if not isinstance(node, exp.Cast) or isinstance(node.this.unnest(), exp.Literal):
         return False
-    return bool(node.to.expressions) or node.to.this.name.lower() not in _SAFE_CASTS
+    target = node.to.this
+    # sqlglot keeps the names of oid and its aliases as plain text.
+    name = target if isinstance(target, str) else target.name
+    return bool(node.to.expressions) or name.lower() not in _SAFE_CASTS
 
 
 def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:

@@ -15,6 +15,11 @@ _INSTANT = (
 )
 _TIME_RANK = {"date": 0, "timestamp": 1, "timestamptz": 2}
 _NUMBER_RANK = {"int": 0, "numeric": 1, "float": 2}
+_ONE_TEXT = {
+    17: "bytea", 18: '"char"', 26: "oid", 27: "tid", 28: "xid", 29: "cid", 650: "cidr", 774: "macaddr8", 829: "macaddr",
+    869: "inet", 1083: "time", 1266: "timetz", 1562: "varbit", 3220: "pg_lsn", 5069: "xid8",
+}  # fmt: skip
+"""Types whose values are equal exactly when their texts are: not interval (30 days = 1 month), not jsonb (1 = 1.0)."""
 
 
 def carried(sql: str, type_: PgType) -> tuple[str, Form]:
@@ -53,6 +58,8 @@ def key_pair(left: PgType, right: PgType) -> tuple[str, Form, str] | None:
         return "{e}", BOOL, "bool"
     if a == "uuid" or (a == "enum" and left.oid == right.oid):
         return "({e})::text", TEXT, left.sql
+    if left.oid == right.oid and left.oid in _ONE_TEXT:
+        return "({e})::text", TEXT, _ONE_TEXT[left.oid]
     return None
 
 
