@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from runnel.apply.tables import identity_sql
 from runnel.errors import UserError
+from runnel.lake.misfit import misfit
 from runnel.lake.model import LakeColumn, LakeTable
 from runnel.lake.types import decimal_bounds, lake_type
 from runnel.model.types import Column, PgType
@@ -92,16 +93,11 @@ def lake_columns(columns: Sequence[PublishedColumn], table: LakeTable) -> list[L
     return [by_name[c.name] for c in columns]
 
 
-def unreadable(name: object, columns: Sequence[PublishedColumn], error: pa.ArrowException) -> UserError:
-    """A value that the lake's type cannot hold."""
+def unreadable(columns: Sequence[PublishedColumn], error: pa.ArrowException) -> UserError:
+    """A value that the lake's type cannot hold, found while its text was read."""
     text = str(error).splitlines()[0]
     found = _IN_COLUMN.match(text)
     if found and int(found[1]) < len(columns):
         column = columns[int(found[1])]
-        text = f"column {column.name} is {column.lake} there; {text[found.end() :]}"
-    return UserError(
-        f"stream table {name}: a value does not fit into the lake: {text}",
-        hint="Numbers have 38 digits in a lake; a numeric without bounds 18 before and 20 after the point. "
-        "Cast the column in the query.",
-        sqlstate="22003",
-    )
+        return misfit(column.name, column.lake, text[found.end() :])
+    return UserError(f"a value does not fit into the lake: {text}", sqlstate="22003")

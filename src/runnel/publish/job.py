@@ -79,7 +79,7 @@ class Job:
     def reading(self, table: LakeTable) -> Reading:
         """A way to read rows for the table."""
         own = self.lake_columns(table)[: len(self.columns)]
-        return Reading(self.conn, self.columns, own, self.result.name, hashed=self.mapped)
+        return Reading(self.conn, self.columns, own, hashed=self.mapped)
 
     @contextmanager
     def snapshot(self) -> Iterator[Draft]:
