@@ -83,3 +83,42 @@ def test_sums_keep_their_digits_and_what_does_not_fit_is_named(
     with pytest.raises(RunnelError, match=r"column wild is decimal\(38,20\) there; .*NaN"):
         db.execute("INSERT INTO sales VALUES ('b', 1, 'NaN')")
         client.create_stream_table("wild", "SELECT wild FROM sales", sink="ducklake")
+
+
+MISFITS = [
+    ("numeric", "NaN", r"column v is decimal\(38,20\) there; decimals have no NaN", "NULLIF(v, 'NaN')"),
+    ("numeric(10,2)", "NaN", r"column v is decimal\(10,2\) there; decimals have no NaN", "float8"),
+    ("numeric", "-Infinity", r"column v is decimal\(38,20\) there; decimals have no Infinity", "float8"),
+    ("numeric", "1e30", r"column v is decimal\(38,20\) there; ", "18 before and 20 after the point"),
+    ("timestamp", "294276-12-31 23:59", "column v is timestamp there; .* year 294246", "v::text"),
+    ("timestamptz", "294276-12-31 23:59+00", "column v is timestamptz there; .* year 294246", "'infinity'"),
+]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_value_without_a_place_is_named_with_its_way_out(
+    large: bool, db: Db, place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr("runnel.publish.large.SMALL_ROWS", 1)
+    for i, (column, value, said, way_out) in enumerate(MISFITS):
+        db.execute(f"CREATE TABLE t{i} (id int, v {column})".encode())
+        db.execute(f"INSERT INTO t{i} VALUES (1, NULL), (2, '{value}')".encode())
+        with pytest.raises(RunnelError, match=said) as refused:
+            client.create_stream_table(f"s{i}", f"SELECT id, v FROM t{i}", schedule="1h", sink="ducklake")
+        assert way_out in (refused.value.hint or "")
+
+
+def test_a_value_without_a_place_harms_nothing_else(db: Db, place: Place, lake: Duck, client: runnel.Client) -> None:
+    db.execute("CREATE TABLE t (id int, v numeric)")
+    db.execute("INSERT INTO t VALUES (1, NULL), (2, 0.5)")
+    client.create_stream_table("copy", "SELECT id, v FROM t", schedule="1h", sink="ducklake")
+    client.create_stream_table("count", "SELECT count(*) AS n FROM t", schedule="1h", sink="ducklake")
+    db.execute("INSERT INTO t VALUES (3, 'NaN')")
+    with pytest.raises(RunnelError, match="decimals have no NaN"):
+        client.refresh("copy")
+    client.refresh("count")
+    same(db, lake, "count")
+    db.execute("DELETE FROM t WHERE id = 3")
+    client.refresh("copy")
+    same(db, lake, "copy")

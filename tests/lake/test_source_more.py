@@ -115,3 +115,20 @@ def test_a_catalog_in_another_database(
     finally:
         with psycopg.connect(server.dsn, autocommit=True) as admin:
             admin.execute("DROP DATABASE elsewhere WITH (FORCE)")
+
+
+def test_names_longer_than_postgres_keeps_stay_apart(
+    duck: Callable[..., Duck], data_path: str, client: runnel.Client, db: psycopg.Connection, check: Check
+) -> None:
+    writer = duck(data_path)
+    same = "ü" * 40
+    for i, end in enumerate(("one", "two")):
+        writer.run(f'CREATE TABLE "{same}_{end}" (id INTEGER)').run(f'INSERT INTO "{same}_{end}" VALUES ({i})')
+    client.attach_lake("lake", catalog_schema="ducklake")
+    for i, end in enumerate(("one", "two")):
+        client.create_stream_table(f"s_{end}", f'SELECT id FROM lake.main."{same}_{end}"', schedule="1h")
+        check(f"s_{end}")
+        assert db.execute(f"SELECT id FROM s_{end}".encode()).fetchall() == [(i,)]
+    # And the other way round: a published name is as long as it is in PostgreSQL, and more.
+    client.create_stream_table(f'"{same[:31]}"', "SELECT id FROM s_two", schedule="1h", sink="ducklake")
+    assert writer.rows(f'SELECT id FROM "{same[:31]}"') == [(1,)]

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runnel.lake.misfit import misfit
 from runnel.lake.model import LakeColumn
-from runnel.lake.types import arrow_type, decimal_bounds
+from runnel.lake.types import arrow_type
 
 _DAYS, _MICROSECONDS = 10_957, 946_684_800_000_000
 """From 1970 to 2000."""
@@ -20,7 +21,12 @@ _DAYS, _MICROSECONDS = 10_957, 946_684_800_000_000
 
 def to_lake(batch: pa.RecordBatch, columns: Sequence[LakeColumn]) -> pa.RecordBatch:
     """A batch under the lake's names, with the types that its files are made of. Decimals are expected as text."""
-    arrays = [_converted(array, column) for array, column in zip(batch.columns, columns, strict=True)]
+    arrays = []
+    for array, column in zip(batch.columns, columns, strict=True):
+        try:
+            arrays.append(_converted(array, column))
+        except pa.ArrowInvalid as error:
+            raise misfit(column.name, column.type, str(error)) from None
     return pa.record_batch(arrays, names=[column.name for column in columns])
 
 
@@ -32,11 +38,6 @@ def _converted(array: pa.Array, column: LakeColumn) -> pa.Array:
             return _bounded(array.view(pa.int32()), 2**31 - 1, _DAYS).view(pa.date32())
         case "timestamp" | "timestamptz":
             return _bounded(array.view(pa.int64()), 2**63 - 1, _MICROSECONDS).view(arrow_type(column))
-    if decimal_bounds(column.type) is not None:
-        try:
-            return array.cast(arrow_type(column))
-        except pa.ArrowInvalid as error:
-            raise pa.ArrowInvalid(f"column {column.name}: {error}") from error
     return array.cast(arrow_type(column))
 
 

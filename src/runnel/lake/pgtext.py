@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runnel.lake.misfit import misfit
 from runnel.lake.model import LakeColumn
 from runnel.lake.types import arrow_type
 
@@ -28,7 +29,12 @@ def text_schema(columns: Sequence[LakeColumn], extra: Sequence[tuple[str, pa.Dat
 
 def to_lake(batch: pa.RecordBatch, columns: Sequence[LakeColumn]) -> pa.RecordBatch:
     """The first columns of a parsed batch, in the lake's types and under its names."""
-    arrays = [_converted(batch.column(i), column) for i, column in enumerate(columns)]
+    arrays = []
+    for i, column in enumerate(columns):
+        try:
+            arrays.append(_converted(batch.column(i), column))
+        except pa.ArrowInvalid as error:
+            raise misfit(column.name, column.type, str(error)) from None
     return pa.record_batch(arrays, schema=pa.schema([(c.name, arrow_type(c)) for c in columns]))
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from runnel.apply.tables import identity_sql
 from runnel.errors import UserError
+from runnel.lake.misfit import misfit
 from runnel.lake.model import LakeColumn, LakeTable
 from runnel.lake.types import decimal_bounds, lake_type, pg_type
 from runnel.model.types import Column, PgType
@@ -107,26 +108,11 @@ def lake_columns(columns: Sequence[PublishedColumn], table: LakeTable) -> list[L
     return [by_name[c.name] for c in columns]
 
 
-_LONGEST = (
-    "Numbers have 38 digits in a lake; a numeric without bounds 18 before and 20 after the point. "
-    "Cast the column in the query."
-)
-_LATEST = (
-    "Timestamps in a lake end with the year 294246. Write 'infinity' for a time without end, leave such rows out "
-    "with a WHERE, or cast the column to text in the query."
-)
-
-
-def unreadable(name: object, columns: Sequence[PublishedColumn], error: pa.ArrowException) -> UserError:
-    """A value that the lake's type cannot hold."""
+def unreadable(columns: Sequence[PublishedColumn], error: pa.ArrowException) -> UserError:
+    """A value that the lake's type cannot hold, found while its text was read."""
     text = str(error).splitlines()[0]
     found = _IN_COLUMN.match(text)
     if found and int(found[1]) < len(columns):
         column = columns[int(found[1])]
-        text = f"column {column.name} is {column.lake} there; {text[found.end() :]}"
-    timely = "timestamp" in text or "date" in text
-    return UserError(
-        f"stream table {name}: a value does not fit into the lake: {text}",
-        hint=_LATEST if timely else _LONGEST,
-        sqlstate="22008" if timely else "22003",
-    )
+        return misfit(column.name, column.lake, text[found.end() :])
+    return UserError(f"a value does not fit into the lake: {text}", sqlstate="22003")

@@ -27,7 +27,7 @@ def export_changes(
     columns = published(result.columns, result.scales)
     types = [*((c.name, c.lake) for c in columns), *LOG_COLUMNS]
     own = [LakeColumn(i, name, type) for i, (name, type) in enumerate(types, 1)]
-    reading = Reading(owner, columns, own[: len(columns)], result.name, hashed=False)
+    reading = Reading(owner, columns, own[: len(columns)], hashed=False)
     batches = reading.batches(changes_sql(len(columns), result.delta), [("action", pa.string())])
     moment = dt.datetime.fromisoformat(refreshed.at).astimezone(dt.UTC)
     name = f"{moment:%Y%m%dT%H%M%S%f}Z_{refreshed.id}.parquet"

@@ -82,7 +82,7 @@ class Job:
     def reading(self, table: LakeTable) -> Reading:
         """A way to read rows for the table."""
         own = self.lake_columns(table)[: len(self.columns)]
-        return Reading(self.owner, self.columns, own, self.result.name, hashed=self.mapped)
+        return Reading(self.owner, self.columns, own, hashed=self.mapped)
 
     @contextmanager
     def snapshot(self) -> Iterator[Draft]:

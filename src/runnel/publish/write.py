@@ -32,7 +32,6 @@ class Reading:
     owner: AsOwner
     columns: Sequence[PublishedColumn]
     lake_columns: Sequence[LakeColumn]
-    name: object
     hashed: bool = True
     h: list[pa.Array] = field(default_factory=list)
     h2: list[pa.Array] = field(default_factory=list)
@@ -58,7 +57,7 @@ class Reading:
                     rows = rows.append_column(name, batch.column(name))
                 yield rows
         except pa.ArrowInvalid as error:
-            raise unreadable(self.name, self.columns, error) from error
+            raise unreadable(self.columns, error) from error
 
     def hashes(self, counts: Sequence[int]) -> list[tuple[pa.Array, pa.Array]]:
         """The rows' hashes, divided among the files they went to."""

@@ -59,7 +59,7 @@ def _writer(
                     answer: object = _write(spec, queries[number], names[number])
                 except RunnelError as error:
                     # Spark would wrap it; the driver should see it as it is, and the store may be back tomorrow.
-                    answer = type(error)(error.message, hint=error.hint)
+                    answer = type(error)(error.message, hint=error.hint, sqlstate=error.sqlstate)
                 yield pa.record_batch([[number], [pickle.dumps(answer)]], schema=_ANSWER)
 
     return write
@@ -97,10 +97,9 @@ def _rows(spec: SliceWrite, query: str) -> Iterator[pa.RecordBatch]:
             cursor.execute(query)
             for batch in cursor.fetch_record_batch():
                 yield to_lake(batch, spec.columns)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"a value does not fit into the lake: {str(error).splitlines()[0]}") from None
     except adbc.Error as error:
         if (error.sqlstate or "").startswith("22"):
-            raise UserError(f"a value does not fit into the lake: {str(error).splitlines()[0]}") from None
+            text = f"a value does not fit into the lake: {str(error).splitlines()[0]}"
+            raise UserError(text, sqlstate=error.sqlstate) from None
         # The whole message may repeat the connection string.
         raise TransientError(f"a slice of the table could not be read: {type(error).__name__}") from None

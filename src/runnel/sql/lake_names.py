@@ -6,6 +6,7 @@ that of the stand-in: `lake.table` for the lake's schema main, `"lake.schema".ta
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable
 
@@ -30,11 +31,23 @@ def standin_name(lake: str, schema: str, table: str) -> Name:
     >>> str(standin_name("lake", "main", "t")), str(standin_name("lake", "raw", "t"))
     ('lake.t', 'lake.raw.t')
     """
-    return Name(cut(lake if schema == MAIN else f"{lake}.{schema}"), cut(table))
+    return Name(_fitted(lake if schema == MAIN else f"{lake}.{schema}"), _fitted(table))
+
+
+def _fitted(identifier: str) -> str:
+    """An identifier that PostgreSQL can have; two that are longer never become one.
+
+    >>> _fitted("short"), len(_fitted("é" * 40).encode()), _fitted("x" * 70) == _fitted("x" * 71)
+    ('short', 63, False)
+    """
+    if len(identifier.encode()) <= _IDENTIFIER:
+        return identifier
+    mark = hashlib.sha256(identifier.encode()).hexdigest()[:8]
+    return f"{identifier.encode()[: _IDENTIFIER - 9].decode(errors='ignore')}_{mark}"
 
 
 def cut(identifier: str) -> str:
-    """An identifier as long as PostgreSQL lets it be."""
+    """An identifier as PostgreSQL itself cuts it off, whoever writes it in full."""
     return identifier.encode()[:_IDENTIFIER].decode(errors="ignore")
 
 
