@@ -15,6 +15,7 @@ from runnel.model.names import Name
 from runnel.refresh.maintained import LakeSource, Maintained, Position, lake_sources
 from runnel.schedule.dag import Graph, units
 from runnel.sql.compile import Compiled, compile_query
+from runnel.sql.deep import is_deep, with_room
 from runnel.sql.describe import relation_columns
 from runnel.sql.parse import parse_query
 from runnel.sql.scales import result_scales
@@ -147,10 +148,15 @@ def role_name(conn: psycopg.Connection, oid: int) -> str:
 
 def known_scales(compiled: Compiled) -> dict[str, int]:
     """Digits after the point of a query's numeric columns, as far as its text tells."""
-    tree = parse_query(compiled.description.canonical)
+    text = compiled.description.canonical
     relations = (*compiled.relations, *compiled.views)
     tables = {(r.name.schema, r.name.name): r.columns for r in relations}
-    return {} if tree is None else result_scales(tree, compiled.description.columns, tables)
+
+    def scales() -> dict[str, int]:
+        tree = parse_query(text)
+        return {} if tree is None else result_scales(tree, compiled.description.columns, tables)
+
+    return {} if is_deep(text) else with_room(scales)
 
 
 def position(row: StreamTable) -> Position:
