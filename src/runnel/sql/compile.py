@@ -88,6 +88,9 @@ def compile_query(
         query = resolve_names(query, lambda: lake_tables(conn))
         description = describe(conn, query, point=True)
         _refuse_volatile(description, query)
+        if description.canonical.startswith("VALUES"):
+            # The rows of a query, not the query: these are a table that never changes.
+            description = describe(conn, f'SELECT * FROM ({description.canonical}) AS "values"')
         if is_deep(description.canonical):
             return _untouched(
                 conn,
