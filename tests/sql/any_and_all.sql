@@ -45,6 +45,22 @@ SELECT id FROM cars WHERE brand = ANY (ARRAY['b', 'c']) AND price > ALL (ARRAY[5
 -- Negation keeps the unknown.
 SELECT id FROM cars WHERE NOT price < ANY (SELECT price FROM offers);
 
+-- case: ANY of an array that a query makes
+-- As good as the query itself.
+SELECT id, brand FROM cars WHERE price = ANY (ARRAY(SELECT o.price FROM offers o));
+
+-- case: ALL of an array that a correlated query makes
+-- Without offers of the brand it is true.
+SELECT c.id, c.price <> ALL (ARRAY(SELECT o.price FROM offers o WHERE o.brand = c.brand)) AS unlike FROM cars c;
+
+-- case: an array of another type
+-- The cast of the array is one of its elements.
+SELECT id FROM cars WHERE brand = ANY (ARRAY(SELECT o.brand::varchar FROM offers o));
+
+-- case: an operator without an opposite
+-- Brands that match no offer's brand as a pattern.
+SELECT id, brand !~ ALL (SELECT o.brand FROM offers o) AS fresh, price ^ 2 AS squared FROM cars;
+
 -- change: first offers
 INSERT INTO offers VALUES (15, 'a'), (20, 'b'), (20, 'b');
 

@@ -61,6 +61,10 @@ SELECT a.id, a.name FROM customers a WHERE EXISTS (SELECT FROM customers b WHERE
 SELECT c.name FROM customers c
 WHERE EXISTS (SELECT o.customer_id FROM orders o WHERE o.customer_id = c.id GROUP BY o.customer_id HAVING count(*) > 1);
 
+-- case: EXISTS with LIMIT
+-- One row is enough anyway.
+SELECT c.id FROM customers c WHERE EXISTS (SELECT 1 FROM orders o WHERE o.customer_id = c.id LIMIT 1);
+
 -- change: first orders
 INSERT INTO orders VALUES (14, 3, 11, 'pen'), (15, 2, 60, 'ink');
 

@@ -67,6 +67,12 @@ FROM depts d;
 SELECT d.name, (SELECT e.name FROM emps e WHERE e.dept = d.id ORDER BY e.pay DESC NULLS LAST, e.name LIMIT 1) AS best
 FROM depts d;
 
+-- case: any row will do
+-- LIMIT 1 without ORDER BY: the tie rule chooses the row.
+SELECT d.id, (SELECT e.name FROM emps e WHERE e.dept = d.id LIMIT 1) AS somebody,
+       (SELECT name FROM emps WHERE pay > 100 LIMIT 1) AS well_paid
+FROM depts d;
+
 -- change: a first and a best one
 INSERT INTO emps VALUES (5, 'ed', 3, 50), (6, 'flo', 1, 900);
 

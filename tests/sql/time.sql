@@ -55,6 +55,10 @@ SELECT kind, count(*) AS n FROM events GROUP BY kind HAVING max(at) < now();
 -- mode: FULL because time
 SELECT id, row_number() OVER (ORDER BY at, id) AS n, at < now() AS past FROM events WHERE at IS NOT NULL;
 
+-- case: AT LOCAL
+-- The time zone of the session that created the stream table.
+SELECT id, at AT LOCAL AS local, (at AT LOCAL)::date AS day FROM events WHERE (until AT LOCAL) AT LOCAL IS DISTINCT FROM at;
+
 -- change: old, new and future rows
 INSERT INTO events VALUES
     (5, now() - interval '1 minute', 'b', now() + interval '1 minute'), (6, now() - interval '3 days', 'b', NULL),

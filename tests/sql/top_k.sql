@@ -60,6 +60,14 @@ LEFT JOIN players p ON p.player = t.player;
 -- Names from both tables.
 SELECT player FROM scores UNION SELECT player FROM players ORDER BY 1 DESC LIMIT 3;
 
+-- case: LIMIT over one row
+-- There is nothing to choose, so it needs no ORDER BY.
+SELECT count(*) AS n, max(points) AS most FROM scores LIMIT 10;
+
+-- case: LIMIT over a join of one row each
+-- Neither here.
+SELECT a.n, b.teams FROM (SELECT count(*) AS n FROM scores) a, (SELECT count(DISTINCT team) AS teams FROM players) b LIMIT 3;
+
 -- change: a new best, a tie, and rows beyond the bound
 INSERT INTO scores VALUES (7, 'gus', 90, '2026-01-07'), (8, 'hal', 60, '2026-01-08'), (9, 'ida', 1, '2026-01-09');
 

@@ -15,6 +15,7 @@ from runnel.model.names import Name
 from runnel.refresh.maintained import LakeSource, Maintained, Position, lake_sources
 from runnel.schedule.dag import Graph, descendants, find_circle, units
 from runnel.sql.compile import Compiled, compile_query
+from runnel.sql.deep import is_deep, with_room
 from runnel.sql.describe import relation_columns
 from runnel.sql.parse import parse_query
 from runnel.sql.scales import Table, column_scales, result_scales
@@ -187,6 +188,11 @@ def known_scales(compiled: Compiled, upstream: Mapping[int, Mapping[str, int]]) 
 
     `upstream`: what is known of stream tables, whose own columns are numerics without bounds.
     """
+    deep = any(is_deep(text) for text in (compiled.description.canonical, *compiled.view_texts.values()))
+    return {} if deep else with_room(lambda: _scales(compiled, upstream))
+
+
+def _scales(compiled: Compiled, upstream: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
     tree = parse_query(compiled.description.canonical)
     if tree is None:
         return {}

@@ -257,6 +257,6 @@ def select_items(text: str) -> list[str]:
     """The expressions of a select list."""
     try:
         select = sqlglot.parse_one(f"SELECT {text}", dialect="postgres")
-    except SqlglotError:
+        return [e.unalias().sql(dialect="postgres", normalize_functions=False) for e in select.expressions]
+    except (SqlglotError, RecursionError):
         return []
-    return [e.unalias().sql(dialect="postgres", normalize_functions=False) for e in select.expressions]

@@ -23,6 +23,7 @@ from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
 from runnel.sql import positions, registry
 from runnel.sql.aggregates import called_names, mark_aggregates
+from runnel.sql.deep import is_deep, with_room
 from runnel.sql.describe import (
     Description,
     canonical_print,
@@ -89,29 +90,47 @@ def compile_query(
         query = resolve_names(query, lambda: lake_tables(conn))
         description = describe(asking, query, point=True)
         _refuse_volatile(description, query)
+        if description.canonical.startswith("VALUES"):
+            # The rows of a query, not the query: these are a table that never changes.
+            description = describe(qualified(asking), f'SELECT * FROM ({description.canonical}) AS "values"')
         compiler = Compiler(qualified(asking))
-        tree = parse_query(description.canonical)
-        if tree is None:
-            refusal = NotDifferentiable(registry.UNFAITHFUL, "syntax unknown to Runnel's SQL parser")
-            relations = compiler.tables_by_rewrite(description.canonical)
-            return _unplanned(query, refusal, compiler, description, relations, polled=True)
-        compiler.aggregates = description.aggregates
-        _refuse_unordered_limit(tree, query, compiler.context)
+        too_deep = NotDifferentiable(registry.DEEP, "a form that is too deep or too long to plan")
+        if is_deep(description.canonical):
+            return _untouched(compiler, query, description, too_deep)
         try:
-            return _planned(compiler, description, tree, settings, query)
-        except NotDifferentiable as error:
-            refusal = error
-        except Exception as error:
-            if isinstance(error, RunnelError) or is_from_server(error):
-                raise
-            # A mistake of ours costs speed, not the stream table.
-            log.exception("planning failed")
-            refusal = NotDifferentiable(registry.UNRULED, "a form that the compiler failed on")
-        _refuse_unordered_limit(tree, query, compiler.context, values=False)
-        compiler.touch_all(tree)
-        relations = tuple(compiler.tables.values())
-        polled = compiler.uncaptured or bool(description.unstable) or mentions_clock(tree)
-        return _unplanned(query, refusal, compiler, description, relations, polled=polled)
+            return with_room(lambda: _compiled(compiler, query, description, settings))
+        except RecursionError:
+            return _untouched(Compiler(qualified(asking)), query, description, too_deep)
+
+
+def _untouched(compiler: Compiler, query: str, description: Description, refusal: NotDifferentiable) -> Compiled:
+    """A query of which nothing is known here but what PostgreSQL says of it."""
+    relations = compiler.tables_by_rewrite(description.canonical)
+    return _unplanned(query, refusal, compiler, description, relations, polled=True)
+
+
+def _compiled(compiler: Compiler, query: str, description: Description, settings: Mapping[str, str]) -> Compiled:
+    tree = parse_query(description.canonical)
+    if tree is None:
+        refusal = NotDifferentiable(registry.UNFAITHFUL, "syntax unknown to Runnel's SQL parser")
+        return _untouched(compiler, query, description, refusal)
+    compiler.aggregates = description.aggregates
+    _refuse_unordered_limit(tree, query, compiler.context)
+    try:
+        return _planned(compiler, description, tree, settings, query)
+    except NotDifferentiable as error:
+        refusal = error
+    except Exception as error:
+        if isinstance(error, (RunnelError, RecursionError)) or is_from_server(error):
+            raise
+        # A mistake of ours costs speed, not the stream table.
+        log.exception("planning failed")
+        refusal = NotDifferentiable(registry.UNRULED, "a form that the compiler failed on")
+    _refuse_unordered_limit(tree, query, compiler.context, values=False)
+    compiler.touch_all(tree)
+    relations = tuple(compiler.tables.values())
+    polled = compiler.uncaptured or bool(description.unstable) or mentions_clock(tree)
+    return _unplanned(query, refusal, compiler, description, relations, polled=polled)
 
 
 def _unplanned(
@@ -148,7 +167,7 @@ def _staged(compiler: Compiler, canonical: str, relations: tuple[Relation, ...])
     lakes = {r.name: r for r in relations if r.lake is not None}
     if not lakes:
         return None
-    tree = parse_query(canonical)
+    tree = None if is_deep(canonical) else parse_query(canonical)
     try:
         if tree is None or not compiler.round_trips(canonical, tree):
             raise NotDifferentiable(registry.UNFAITHFUL, "a form that Runnel's SQL parser cannot print back faithfully")

@@ -221,6 +221,13 @@ JOIN_ALIAS = Entry(
     "names inside are hidden by the alias",
     "Name the tables instead of the join.",
 )
+DEEP = Entry(
+    "more than 500 levels of parentheses or CASEs, 50 queries inside one another, 1,000 conditions with AND and OR, or "
+    "500 members of set operations",
+    "FULL",
+    "planning such a query would take more time and memory than it saves",
+    "Split it: give a name to a part of it in a view of its own, or in a stream table.",
+)
 UNRULED = Entry(
     "rare forms that no rule covers yet",
     "FULL",

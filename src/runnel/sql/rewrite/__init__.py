@@ -10,6 +10,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from runnel.sql.rewrite import (
+    array_queries,
     determine,
     enclose,
     grouping_sets,
@@ -25,7 +26,8 @@ from runnel.sql.rewrite.context import Context
 
 def decide(tree: exp.Query, ctx: Context) -> exp.Query:
     """The query with full names, and with nothing left to chance."""
-    return determine.rewrite(qualify.rewrite(json_aggregates.rewrite(tree.copy()), ctx), ctx)
+    named = qualify.rewrite(json_aggregates.rewrite(tree.copy()), ctx)
+    return determine.rewrite(array_queries.rewrite(named, ctx), ctx)
 
 
 def to_core(tree: exp.Query, ctx: Context) -> exp.Query:

@@ -218,7 +218,7 @@ def _quantified(node: exp.Binary, query: exp.Query, every: bool, block: Block) -
         query.set("order", None)
     if _one_row(query, block):
         items, conditions = _row(query, block)
-        result = type(node)(this=ex.group(left.copy()), expression=ex.group(items[0]))
+        result = _comparison(node, left, ex.group(items[0]))
         if not conditions:
             return exp.paren(result)
         return exp.paren(build.case([(build.is_true(conditions), result)], exp.Boolean(this=every)))
@@ -240,6 +240,14 @@ def _quantified(node: exp.Binary, query: exp.Query, every: bool, block: Block) -
     if found.gate:
         branches.insert(0, (exp.Not(this=build.is_true(found.gate)), exp.Boolean(this=every)))
     return exp.paren(build.case(branches, exp.Boolean(this=every)))
+
+
+def _comparison(node: exp.Binary, left: exp.Expr, right: exp.Expr) -> exp.Expr:
+    """The same operator between other operands; one that is called by name keeps its name."""
+    compared = node.copy()
+    compared.set("this", ex.group(left.copy()))
+    compared.set("expression", right)
+    return compared
 
 
 def _decided(node: exp.Binary, every: bool, low: exp.Expr, high: exp.Expr) -> exp.Expr:
@@ -265,7 +273,7 @@ def _by_rows(node: exp.Binary, query: exp.Query, every: bool, block: Block) -> e
     def some_row(truth: exp.Expr) -> exp.Expr:
         inner = query.copy()
         queries.name_outputs(inner, ["pgt_v0"])
-        compared = type(node)(this=ex.group(node.this.copy()), expression=build.column("pgt_v0", alias))
+        compared = _comparison(node, node.this, build.column("pgt_v0", alias))
         test = exp.Is(this=exp.paren(compared), expression=truth)
         return exp.Exists(this=build.select([exp.Literal.number(1)], build.derived(inner, alias), [test]))
 
