@@ -107,7 +107,7 @@ class Stack:
     def said(self) -> str:
         return self.out.read_text() + self.err.read_text()
 
-    def wait_for(self, text: str, seconds: float = 120) -> None:
+    def wait_for(self, text: str, seconds: float = 300) -> None:
         deadline = time.monotonic() + seconds
         while text not in self.said:
             assert self.process.poll() is None, self.said

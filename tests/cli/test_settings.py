@@ -165,13 +165,15 @@ def test_the_log_file_is_rotated(logger: logging.Logger, tmp_path: Path, monkeyp
     assert sorted(each.name for each in tmp_path.iterdir()) == ["log", *(f"log.{n}" for n in range(1, logs.KEPT + 1))]
 
 
-def test_version_and_completion(run: Run) -> None:
+def test_version_and_completion(run: Run, tmp_path: Path) -> None:
     assert run("--version").stdout.strip() == f"runnel {__version__}"
     assert "_runnel_completion" in run("--show-completion", "bash").stdout
     words = run(_RUNNEL_COMPLETE="complete_bash", COMP_WORDS="runnel st", COMP_CWORD="1").stdout.split()
     assert words == ["status"]
     options = run(_RUNNEL_COMPLETE="complete_bash", COMP_WORDS="runnel up --log", COMP_CWORD="2").stdout.split()
     assert set(options) == {"--log-level", "--log-format", "--log-file"}
+    run("--install-completion", "bash")
+    assert "runnel" in (tmp_path / ".bashrc").read_text()
 
 
 def test_the_watch_follows(dsn: str, client: runnel.Client, tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ MAY_READ_SETTINGS = "SELECT pg_catalog.pg_has_role(current_user, 'pg_read_all_se
 
 def find_problem(conn: psycopg.Connection[Any], dsn: str) -> TransientError | None:
     """Why SQL functions could not reach an engine on this database, and what to do; None when they can."""
-    row = conn.execute(TRY).fetchone()
+    try:
+        row = conn.execute(TRY).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        # Only the owner of the functions can tell; others meet the problem, if there is one, at their first call.
+        return None
     assert row is not None
     return None if row[0] is None else _told(row[0], dsn, _socket(conn))
 

@@ -66,7 +66,9 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="runnel",
     cls=Commands,
-    help="Stream tables: SQL query results that stay fresh over PostgreSQL, computed on Spark.",
+    help="Stream tables: SQL query results that stay fresh over PostgreSQL, computed on Spark.\n\n"
+    "Start with `runnel up`, then open `runnel psql` in another terminal.\n\n"
+    "The options --debug, --config, --dsn-file and --password-file may also stand behind the command.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -99,11 +101,7 @@ def options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Stream tables: SQL query results that stay fresh over PostgreSQL, computed on Spark.
-
-    Start with `runnel up`, then `runnel psql` in another terminal. The options below may stand behind the command
-    as well.
-    """
+    """Remember what holds for every command."""
     common.set(Common(config, dsn_file, password_file))
 
 

@@ -62,10 +62,10 @@ def version(home: HomeOption = None, dsn: DsnOption = None) -> None:
 
 
 def config(home: HomeOption = None, dsn: DsnOption = None, json: JsonOption = False) -> None:
-    """Show every setting that is in force, and where it comes from: a flag, the environment, a file, the default.
+    """Show every setting that is in force, and where it comes from.
 
-    The file is runnel.toml in the current directory, or in the home of the stack, or the one named with --config.
-    Passwords are not shown.
+    A flag wins over the environment (RUNNEL_...), which wins over a file:
+    the one that --config names, else ./runnel.toml, else HOME/runnel.toml.
     """
     from runnel.cli.settings import effective
     from runnel.dsn import masked

@@ -117,8 +117,9 @@ def up(
 ) -> None:
     """Start the stack and keep stream tables fresh until Ctrl-C.
 
-    Without options this is an embedded PostgreSQL with its data in ~/.runnel. With --dsn the engine works on a
-    server of your own. What the options say may also stand in runnel.toml: see `runnel config`.
+    Without options this is an embedded PostgreSQL, its data in ~/.runnel.
+    With --dsn the engine works on a server of your own.
+    What the options say may also stand in runnel.toml: see `runnel config`.
     """
     began = time.monotonic()
     named = given_dsn(home, dsn)
@@ -196,8 +197,8 @@ def init(
 ) -> None:
     """Install or upgrade Runnel's schemas in a database, without starting an engine.
 
-    It also tries the loopback, the connection of the server to itself by which SQL functions reach the engine, and
-    says what to do when it does not work.
+    It also tries the loopback, the connection of the server to itself
+    by which SQL functions reach the engine, and says what to do if it fails.
     """
     if extension_files is not None:
         _write_extension(extension_files)
