@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,19 @@ def events() -> list[str]:
 
 @pytest.fixture
 def engine(dsn: str, spark: SparkSession, events: list[str]) -> Iterator[runnel.Engine]:
-    """An engine whose events are kept."""
-    with running_engine(dsn, spark, on_event=events.append) as started:
-        yield started
+    """An engine whose events and log are kept."""
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            events.append(record.getMessage())
+
+    log, handler = logging.getLogger("runnel"), Kept()
+    log.addHandler(handler)
+    try:
+        with running_engine(dsn, spark, on_event=events.append) as started:
+            yield started
+    finally:
+        log.removeHandler(handler)
 
 
 @pytest.fixture

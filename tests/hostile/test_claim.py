@@ -125,6 +125,6 @@ def test_a_lost_server_is_found_again(
 
         eventually(again, 20, what=f"the engine did not come back after the loss of {name}")
     eventually(lambda: value(db, "SELECT count(*) FROM st") == 3)
-    assert "lost the database, reconnecting" in events
+    assert any(e.startswith("lost the database") for e in events)
     time.sleep(0.1)
     assert value(db, "SELECT pgtrickle._engine_alive()")

@@ -135,7 +135,6 @@ class Engine:
                 if not self._connected:
                     self._connect()
                     log.warning("connected again")
-                    self._on_event("connected again")
                 self._cycle()
                 self._patience.reset()
             except Exception as error:
@@ -149,12 +148,9 @@ class Engine:
         if not self._connected or is_lost(*self._connections):
             text = first_line(error)
             log.warning("%s: %s", "lost the database" if self._connected else "cannot connect", text)
-            if not self._patience.failures:
-                self._on_event("lost the database, reconnecting")
             self._disconnect()
             return
-        log.error("the scheduler stumbled", exc_info=error)
-        self._on_event(f"unexpected: {describe_failure(error)}")
+        log.error("unexpected, the scheduler stumbled: %s", describe_failure(error), exc_info=error)
         for conn in self._connections:
             if conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 conn.rollback()
