@@ -160,6 +160,8 @@ AS $$
     SELECT 'buffer_growth', CASE WHEN count(*) = 0 THEN 'OK' ELSE 'WARN' END,
            coalesce(string_agg(format('%s: %s changes wait', full_name, pending), '; ' ORDER BY full_name), 'none')
     FROM s WHERE s.pending > 1000000
+    UNION ALL
+    SELECT v.* FROM pgtrickle._verification_health() v
 $$;
 
 -- Sessions that ask for the same stream table at the same time: the engine, which takes one call after another, decides
