@@ -435,45 +435,6 @@ AS $$
 $$;
 
 -- As before, and: what scheduled verifications found.
-CREATE OR REPLACE FUNCTION pgtrickle.health_check()
-RETURNS TABLE (check_name text, severity text, detail text)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-    WITH s AS (
-        SELECT t.*, format('%I.%I', t.pgt_schema, t.pgt_name) AS full_name, f.pending, f.staleness
-        FROM pgtrickle.pgt_stream_tables t JOIN pgtrickle._freshness() f ON f.pgt_id = t.pgt_id
-    )
-    SELECT 'scheduler_running', CASE WHEN alive THEN 'OK' ELSE 'ERROR' END,
-           CASE WHEN alive
-                THEN coalesce((SELECT format('engine %s, process %s on %s, since %s', e.version, e.os_pid, e.host,
-                                             e.started_at) FROM pgtrickle.pgt_engine e), 'an engine is running')
-                ELSE 'no Runnel engine is running on this database; start one with: runnel up' END
-    FROM pgtrickle._engine_alive() alive
-    UNION ALL
-    SELECT 'error_tables', CASE WHEN count(*) = 0 THEN 'OK' ELSE 'ERROR' END,
-           coalesce(string_agg(full_name || ': ' || coalesce(last_error, status), '; ' ORDER BY full_name), 'none')
-    FROM s WHERE s.status IN ('ERROR', 'SUSPENDED') AND (s.status = 'ERROR' OR s.last_error IS NOT NULL)
-    UNION ALL
-    SELECT 'stale_tables', CASE WHEN count(*) = 0 THEN 'OK' ELSE 'WARN' END,
-           coalesce(string_agg(format('%s: %s behind', full_name, date_trunc('second', staleness)), '; '
-                               ORDER BY full_name), 'none')
-    FROM s WHERE s.status = 'ACTIVE' AND s.pending > 0 AND s.staleness > interval '5 minutes'
-    UNION ALL
-    SELECT 'needs_reinit', CASE WHEN count(*) = 0 THEN 'OK' ELSE 'WARN' END,
-           coalesce(string_agg(full_name, ', ' ORDER BY full_name), 'none')
-    FROM s WHERE s.needs_reinit
-    UNION ALL
-    SELECT 'consecutive_errors', CASE WHEN count(*) = 0 THEN 'OK' ELSE 'WARN' END,
-           coalesce(string_agg(format('%s: %s in a row', full_name, consecutive_errors), '; ' ORDER BY full_name), 'none')
-    FROM s WHERE s.consecutive_errors > 0
-    UNION ALL
-    SELECT 'buffer_growth', CASE WHEN count(*) = 0 THEN 'OK' ELSE 'WARN' END,
-           coalesce(string_agg(format('%s: %s changes wait', full_name, pending), '; ' ORDER BY full_name), 'none')
-    FROM s WHERE s.pending > 1000000
-    UNION ALL
-    SELECT v.* FROM pgtrickle._verification_health() v
-$$;
-
 DO $$
 DECLARE
     internal regprocedure;
