@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-LEVELS = 500
-"""Parentheses and CASEs inside one another; beyond it time and memory grow too large."""
+LEVELS = 100
+"""Parentheses and CASEs inside one another: as many as a refresh, which has the usual stack, can print."""
 QUERIES = 50
 """Queries inside one another: each may become a stage of its own."""
 

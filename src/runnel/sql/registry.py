@@ -222,7 +222,7 @@ JOIN_ALIAS = Entry(
     "Name the tables instead of the join.",
 )
 DEEP = Entry(
-    "more than 500 levels of parentheses or CASEs, 50 queries inside one another, 1,000 conditions with AND and OR, or "
+    "more than 100 levels of parentheses or CASEs, 50 queries inside one another, 1,000 conditions with AND and OR, or "
     "500 members of set operations",
     "FULL",
     "planning such a query would take more time and memory than it saves",
