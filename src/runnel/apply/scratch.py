@@ -26,7 +26,7 @@ from runnel.model.names import quote
 from runnel.plan.stage import GroupHead, PartitionHead, RecursiveHead, Stage
 
 _TRUNCATE_AFTER = 5_000
-TEMPORARY = re.compile(r"pgt_(?:load|delta|touched|b|walk)_(\d+)_")
+TEMPORARY = re.compile(r"pgt_(?:load|raw|delta|touched|b|walk)_(\d+)_")
 """Names of temporary tables; the number is the stream table's."""
 
 Places = Sequence[tuple[Stage, StageTables]]

@@ -61,8 +61,11 @@ END
 $$;
 
 -- DDL is followed in the session that does it. What is printed there is compared with, and kept beside, what other
--- sessions have printed; and a deleted row of the catalog must take its dependants along.
-DO $$
+-- sessions have printed; and a deleted row of the catalog must take its dependants along. CREATE OR REPLACE forgets such
+-- settings, so whoever replaces one of these functions calls this again.
+CREATE FUNCTION pgtrickle._pin_followers() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
 DECLARE
     follower regprocedure;
 BEGIN
@@ -81,6 +84,8 @@ BEGIN
     END LOOP;
 END
 $$;
+REVOKE ALL ON FUNCTION pgtrickle._pin_followers() FROM PUBLIC;
+SELECT pgtrickle._pin_followers();
 
 -- ------------------------------------------------------------------ bad data stays its own
 

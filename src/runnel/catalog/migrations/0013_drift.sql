@@ -371,6 +371,8 @@ EXCEPTION WHEN insufficient_privilege THEN
 END
 $$;
 
+SELECT pgtrickle._pin_followers();
+
 -- ------------------------------------------------------------------ direct writes
 
 -- Against accidents: a row written by hand would stay until the next rebuild. The engine is known by its session.
