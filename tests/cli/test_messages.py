@@ -84,6 +84,9 @@ def test_the_grant_that_an_engine_without_superuser_needs(locked: Locked, databa
             conn.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'".encode())
         conn.execute(f"GRANT CREATE ON DATABASE {name} TO plain_engine, plain_user".encode())
         conn.execute("CREATE EXTENSION dblink")
+        if not conn.execute("SELECT 1 FROM pg_roles WHERE rolname = 'pgtrickle_user'").fetchone():
+            conn.execute("CREATE ROLE pgtrickle_user")  # the engine's role may not
+        conn.execute("GRANT pgtrickle_user TO plain_user")
         engine_dsn = make_conninfo(admin, user="plain_engine")
         try:
             migrate(engine_dsn)
