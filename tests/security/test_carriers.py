@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 import runnel
+from tests.sampling import sampled
 from tests.security import trap
 
 
@@ -170,7 +171,7 @@ CARRIERS: dict[str, Carrier] = {
 }
 
 
-@pytest.mark.parametrize("name", CARRIERS)
+@pytest.mark.parametrize("name", sampled(CARRIERS, every=6))
 def test_code_of_an_ordinary_role_stays_ordinary(
     name: str, guest: psycopg.Connection, db: psycopg.Connection, client: runnel.Client
 ) -> None:

@@ -11,6 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 import runnel
 from tests.conftest import running_engine
+from tests.sampling import sampled
 from tests.security import trap
 
 TYPES = (
@@ -34,7 +35,7 @@ def published(dsn: str, db: psycopg.Connection, spark: object, tmp_path: Path) -
     db.execute("ALTER ROLE sec_guest NOSUPERUSER")
 
 
-@pytest.mark.parametrize("mode", ["merge", "append", "replace"])
+@pytest.mark.parametrize("mode", sampled(["merge", "append", "replace"], every=3))
 def test_rows_of_an_ordinary_role_are_published_with_its_rights(
     mode: str, published: psycopg.Connection, db: psycopg.Connection, dsn: str
 ) -> None:
