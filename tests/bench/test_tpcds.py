@@ -14,7 +14,8 @@ from runnel.bench.tpcds import workload
 from runnel.bench.workload import in_schema, open_workload
 from runnel.sql.compile import compile_query
 
-SCALE = 0.002
+SCALE = 0.01
+"""The smallest at which dsdgen ends."""
 CHOSEN = (3, 8, 28, 38, 62, 97, 98)
 """Of each kind one: star join, substring, one row with LIMIT, INTERSECT, CASE sums, FULL JOIN, windows."""
 

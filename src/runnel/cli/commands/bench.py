@@ -84,7 +84,7 @@ def tpch(
 
 @app.command()
 def tpcds(
-    scale: Annotated[float, typer.Option("--scale", min=0.001, help="Scale factor: 1 is 2.9 million store sales.")] = (
+    scale: Annotated[float, typer.Option("--scale", min=0.01, help="Scale factor: 1 is 2.9 million store sales.")] = (
         0.01
     ),
     home: HomeOption = None,
