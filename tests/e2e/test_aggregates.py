@@ -308,10 +308,5 @@ def test_calls_over_the_same_values_share_a_bag(db: psycopg.Connection, stream: 
 
 def test_what_is_not_maintained_says_so(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
     db.execute("CREATE TABLE t (k int, v int, at timestamptz)")
-    for query, reason in {
-        "SELECT k, array_agg(now()) AS a FROM t GROUP BY k": "the current time as a value",
-        "SELECT k, JSON_ARRAYAGG(v ORDER BY v RETURNING jsonb) AS a FROM t GROUP BY k": "SQL parser",
-    }.items():
-        with pytest.raises(runnel.RunnelError) as refused:
-            stream("result", query)
-        assert reason in str(refused.value)
+    with pytest.raises(runnel.RunnelError, match="the current time as a value"):
+        stream("result", "SELECT k, array_agg(now()) AS a FROM t GROUP BY k")
