@@ -74,3 +74,14 @@ def test_deep_stream_tables(client: runnel.Client, table: psycopg.Connection, ch
     check("concatenated", "cases", "deeper")
     modes = {each.name: each.effective_mode for each in client.status()}
     assert modes == {"concatenated": "DIFFERENTIAL", "cases": "DIFFERENTIAL", "deeper": "FULL"}
+
+
+def test_what_postgres_cannot_evaluate_is_told_to_the_caller_alone(
+    table: psycopg.Connection, client: runnel.Client
+) -> None:
+    table.execute("CREATE TABLE other (v int)")
+    client.create_stream_table("undisturbed", "SELECT sum(v) AS s FROM other", schedule="@yearly")
+    with pytest.raises(RunnelError, match="stack depth limit exceeded"):
+        client.create_stream_table("too_deep", nested(5000)["concatenated"], schedule="@yearly")
+    table.execute("INSERT INTO other VALUES (1)")
+    assert client.verify("undisturbed").ok
