@@ -7,6 +7,8 @@ STAMP   := $(VENV)/.installed
 MINUTES ?= 10
 SCALE   ?= 0.1
 ARGS    ?=
+# Two workers, each with a PostgreSQL and a Spark of its own: one test keeps one core busy.
+WORKERS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help venv java demo test test-rest test-all lint format bench bench-tpch bench-tpcds bench-nexmark bench-dag soak \
@@ -30,13 +32,13 @@ demo: venv ## Live orders to stream tables, a lake and DuckDB (ARGS="--duration 
 	@$(BIN)/runnel demo $(ARGS)
 
 test: venv ## Run the tests that a change must pass, in minutes (ARGS="tests/unit -k numeric": what ARGS names instead)
-	@$(BIN)/python -m pytest $(or $(ARGS),-m "not slow")
+	@$(BIN)/python -m pytest $(or $(ARGS),-m "not slow" $(WORKERS))
 
 test-rest: venv ## Run the long tests, which `make test` leaves out
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+	@$(BIN)/python -m pytest -m slow $(WORKERS) $(ARGS)
 
 test-all: venv ## Run all tests: those of `make test` and of `make test-rest`
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 lint: venv ## Check format, lint rules, types and import contracts
 	@$(BIN)/ruff format --check .
