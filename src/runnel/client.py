@@ -241,6 +241,8 @@ class Client:
     def _connection(self) -> psycopg.Connection[Row]:
         if self._opened is None or self._opened.closed:
             self._opened = psycopg.Connection[Row].connect(self.dsn, autocommit=True, row_factory=dict_row)
+            # Servers and roles may make read-only the default; a call hands something over, which counts as a write.
+            self._opened.execute("SET default_transaction_read_only = off")
             self._opened.add_notice_handler(self._pass_notice)
         return self._opened
 

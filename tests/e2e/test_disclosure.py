@@ -35,6 +35,7 @@ def people(db: psycopg.Connection, dsn: str, schema: str) -> Iterator[dict[str, 
         if not value(db, f"SELECT count(*) FROM pg_roles WHERE rolname = '{role}'"):
             db.execute(f"CREATE ROLE {role} LOGIN".encode())
         db.execute(f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}".encode())
+        db.execute(f"GRANT pgtrickle_user TO {role}".encode())
     db.execute(f"GRANT {OWNER} TO {MEMBER}".encode())
     with contextlib.ExitStack() as sessions:
         yield {

@@ -39,8 +39,12 @@ class Watched:
 
 
 def row_of(db: psycopg.Connection, name: str) -> dict[str, Any]:
-    """The catalog's row of a stream table."""
-    cursor = db.execute("SELECT * FROM pgtrickle.pgt_stream_tables WHERE pgt_name = %s", (name,))
+    """The catalog's row of a stream table, and its last error as its owner sees it."""
+    cursor = db.execute(
+        "SELECT t.*, s.last_error AS whole_error FROM pgtrickle.pgt_stream_tables t "
+        "JOIN pgtrickle.pgt_status() s ON s.name = t.pgt_schema || '.' || t.pgt_name WHERE t.pgt_name = %s",
+        (name,),
+    )
     found = cursor.fetchone()
     assert found is not None and cursor.description is not None
     return dict(zip([column.name for column in cursor.description], found, strict=True))

@@ -26,10 +26,10 @@ QUERIES = {
 
 
 def temporary(db: psycopg.Connection, pid: int) -> int:
-    """Temporary relations of the session that refreshes."""
+    """Temporary relations of the session that refreshes, but for the one that marks it as the engine's."""
     number = "(SELECT b.id FROM pg_stat_get_backend_idset() b(id) WHERE pg_stat_get_backend_pid(b.id) = {})"
     schema = f"(SELECT oid FROM pg_namespace WHERE nspname = 'pg_temp_' || {number.format(pid)})"
-    return int(value(db, f"SELECT count(*) FROM pg_class WHERE relnamespace = {schema}"))
+    return int(value(db, f"SELECT count(*) FROM pg_class WHERE relnamespace = {schema} AND relname <> 'pgt_mark'"))
 
 
 def test_temporary_tables_go_with_their_stream_table(

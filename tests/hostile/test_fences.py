@@ -99,7 +99,7 @@ def test_it_is_recorded_as_its_own_failure(
     db.execute("SELECT pg_notify('pgtrickle_ddl', '')")
     db.execute("INSERT INTO worse VALUES (3, 3)")
     eventually(lambda: row_of(db, "bad")["status"] == "SUSPENDED", 30, what="it was never suspended")
-    message = row_of(db, "bad")["last_error"]
+    message = row_of(db, "bad")["whole_error"]
     assert any(word in message for word in ("schedule", "depends on itself")), message
     watched.follows()
     # And it can be mended.

@@ -32,7 +32,7 @@ RAISED = (
 def failed(db: psycopg.Connection, name: str, sqlstate_text: str = "") -> None:
     """Recorded in status and history, with a time to try again."""
     row = eventually(lambda: (r := row_of(db, name))["consecutive_errors"] > 0 and r, what=f"{name} never failed")
-    assert sqlstate_text in row["last_error"]
+    assert sqlstate_text in row["whole_error"]
     assert row["retry_at"] is not None
     history = value(
         db,

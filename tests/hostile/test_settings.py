@@ -179,12 +179,14 @@ def test_a_hostile_caller(dsn: str, spark: SparkSession) -> None:
                 caller.execute("SELECT set_config(%s, %s, false)", (key, setting))
             path = "SET search_path = public"
             caller.execute(path.encode())
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="cannot be called") as refused:
+                caller.execute("SELECT pgtrickle.create_stream_table('sums', %s, '@yearly')", (JOINED,))
+            assert "transaction_read_only = off" in str(refused.value.diag.message_hint)
+            caller.execute("SET default_transaction_read_only = off")
             caller.execute("SELECT pgtrickle.create_stream_table('sums', %s, '@yearly')", (JOINED,))
             caller.execute("SELECT pgtrickle.create_stream_table('plain', 'SELECT id, note FROM sales', '@yearly')")
-            caller.execute("SET default_transaction_read_only = off")
             caller.execute("UPDATE sales SET price = 0, note = 'x' WHERE id % 2 = 0")
             caller.execute("ALTER TABLE shops ADD COLUMN more mood")
-            caller.execute("SET default_transaction_read_only = on")
             for name in ("sums", "plain"):
                 caller.execute("SELECT pgtrickle.refresh_stream_table(%s)", (name,))
             assert rows(caller, "SELECT DISTINCT status FROM pgtrickle.pgt_status()") == [("ACTIVE",)]

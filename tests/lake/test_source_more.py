@@ -29,7 +29,7 @@ def test_joins_the_clock_and_another_role(
         "FROM range(6) r(i)"
     )
     client.attach_lake("lake", catalog_schema="ducklake")
-    db.execute("CREATE ROLE ann")
+    db.execute("CREATE ROLE ann; GRANT pgtrickle_user TO ann")
     db.execute("CREATE SCHEMA ann AUTHORIZATION ann")
     try:
         with pytest.raises(psycopg.Error, match="permission denied"):

@@ -91,8 +91,7 @@ def test_a_time_beyond_the_lake_is_told_as_such(cli: Cli, data_path: str, db: ps
     cli("create", "times", "SELECT id, at FROM t", "--sink", "ducklake", "--schedule", "@yearly")
     db.execute("INSERT INTO t VALUES (3, '294276-01-01')")
     said = cli("refresh", "times", code=1).output
-    assert "does not fit into the lake: timestamp out of range: 294276-01-01" in said
-    assert "end with the year 294246" in said
+    assert "does not fit into the lake: column at is timestamp there; a moment after the year 294246" in said
     assert "digits" not in said
     db.execute("UPDATE t SET at = 'infinity' WHERE id = 3")
     cli("refresh", "times")

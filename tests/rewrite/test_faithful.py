@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from runnel.errors import UserError
-from runnel.sql.describe import describe, scratch
+from runnel.sql.describe import describe, qualified, scratch
 from runnel.sql.parse import parse_query
 from runnel.sql.stages import Compiler
 
@@ -102,13 +102,13 @@ def conn(tables: psycopg.Connection) -> Iterator[psycopg.Connection]:
 def survives(conn: psycopg.Connection, expressions: list[str]) -> bool | None:
     """Whether a SELECT of these is carried faithfully; None when PostgreSQL does not take it."""
     items = ", ".join(f"{e} AS x{i}" for i, e in enumerate(expressions))
-    with scratch(conn, {}, None):
+    with scratch(conn, {}, None) as asking:
         try:
-            canonical = describe(conn, f"SELECT {items} FROM {ROW}").canonical
+            canonical = describe(asking, f"SELECT {items} FROM {ROW}").canonical
         except UserError:
             return None
         tree = parse_query(canonical)
-        return tree is not None and Compiler(conn).round_trips(canonical, tree)
+        return tree is not None and Compiler(qualified(asking)).round_trips(canonical, tree)
 
 
 def lost(conn: psycopg.Connection, expressions: list[str]) -> tuple[list[str], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from runnel.catalog.owner import AsOwner
 from runnel.sql import describe
 from runnel.sql.compile import compile_query
 
@@ -18,10 +19,10 @@ def test_losing_the_server_while_compiling_does_not_change_the_mode(
     db.execute("CREATE TABLE t (x numeric, at timestamptz)")
     create_probe = describe._create_probe
 
-    def lose_then_create(conn: psycopg.Connection, query: str, *, point: bool = False) -> None:
+    def lose_then_create(asking: AsOwner, query: str, *, point: bool = False) -> None:
         if "NULL::" in query:  # an expression is being typed
-            db.execute("SELECT pg_terminate_backend(%s, 5000)", (conn.info.backend_pid,))
-        create_probe(conn, query, point=point)
+            db.execute("SELECT pg_terminate_backend(%s, 5000)", (asking.conn.info.backend_pid,))
+        create_probe(asking, query, point=point)
 
     with psycopg.connect(dsn, autocommit=True) as conn, conn.transaction():
         assert compile_query(conn, QUERY, settings={}).plan is not None

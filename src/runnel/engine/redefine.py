@@ -138,6 +138,7 @@ class Redefiner:
             row = self.registry.rows.get(pgt_id)
             if row is None or row.drift is None or row.status not in ("ACTIVE", "INITIALIZING"):
                 continue
+            names = renamed_sources(self.conn, pgt_id)
             try:
                 self.recompile(row)
             except TransientError as error:
@@ -145,6 +146,8 @@ class Redefiner:
             except (RunnelError, psycopg.Error) as error:
                 if is_lost(self.conn):
                     raise
+                if renamed_sources(self.conn, pgt_id) != names:
+                    continue  # renamed again meanwhile: the next turn knows the names of then
                 message = error.message if isinstance(error, RunnelError) else user_error(error).message
                 store.set_status(self.conn, pgt_id, "ERROR", f"{row.drift}: {message}")
                 self.registry.reload(self.conn)

@@ -53,6 +53,7 @@ CREATE TABLE pgtrickle.pgt_calls (
     settings jsonb NOT NULL,
     wrote boolean NOT NULL
 );
+ALTER TABLE pgtrickle.pgt_calls REPLICA IDENTITY FULL;  -- for publications of all tables, as everywhere
 REVOKE ALL ON pgtrickle.pgt_calls FROM PUBLIC;
 GRANT INSERT ON pgtrickle.pgt_calls TO PUBLIC;
 
