@@ -42,7 +42,7 @@ def row_of(db: psycopg.Connection, name: str) -> dict[str, Any]:
     """The catalog's row of a stream table, and its last error as its owner sees it."""
     cursor = db.execute(
         "SELECT t.*, s.last_error AS whole_error FROM pgtrickle.pgt_stream_tables t "
-        "JOIN pgtrickle.pgt_status() s ON s.name = t.pgt_schema || '.' || t.pgt_name WHERE t.pgt_name = %s",
+        "JOIN pgtrickle.pgt_status() s ON s.name = format('%%I.%%I', t.pgt_schema, t.pgt_name) WHERE t.pgt_name = %s",
         (name,),
     )
     found = cursor.fetchone()

@@ -108,7 +108,7 @@ class AsOwner:
         if self.runner is None:
             self.apply_settings()
         yield self
-        if self.runner is None:
+        if self.runner is None and self.conn.info.transaction_status != psycopg.pq.TransactionStatus.INERROR:
             self.conn.execute("RESET ALL")
 
     def apply_settings(self) -> None:

@@ -414,8 +414,11 @@ class Engine:
         with self._house.step("sources", *self._connections):
             release_sources(self._control)
         self._registry.reload(self._control)
+        refresher = self.operations().refresher
+        with self._house.step("temporary tables", *self._connections):
+            refresher.drop_leftovers()
         with self._house.step("lakes", *self._connections):
-            sinks.tidy(self.operations().refresher)
+            sinks.tidy(refresher)
         self.operations().redefiner.follow()
 
     def _follow_lakes(self) -> None:

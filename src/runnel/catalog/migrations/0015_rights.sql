@@ -104,7 +104,7 @@ BEGIN
             'hint', 'As an administrator run: CREATE EXTENSION dblink;');
     ELSE
         BEGIN
-            EXECUTE remote || '(id bigint, notified text)' INTO request USING pgtrickle._loopback(), format(
+            EXECUTE remote || '(id bigint, notified text)' INTO request, message USING pgtrickle._loopback(), format(
                 'WITH new AS (INSERT INTO pgtrickle.pgt_requests (kind, args, role, caller_pid, settings) '
                 'VALUES (%L, %L, %L, %s, %L) RETURNING request_id), '
                 'old AS (DELETE FROM pgtrickle.pgt_requests WHERE created_at < now() - interval ''1 hour'' '
