@@ -93,6 +93,7 @@ def test_a_file_of_somebody_else_is_not_followed(tmp_path: Path, monkeypatch: py
     assert settings.effective()["dsn"].text == "host=evil.example.com"
 
 
+@pytest.mark.slow
 def test_up_takes_its_settings_from_the_file_and_logs_with_time(
     up: Callable[..., Stack], server: EmbeddedServer, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def temporary(db: psycopg.Connection, pid: int) -> int:
     return int(value(db, f"SELECT count(*) FROM pg_class WHERE relnamespace = {schema} AND relname <> 'pgt_mark'"))
 
 
+@pytest.mark.slow
 def test_temporary_tables_go_with_their_stream_table(
     dsn: str, db: psycopg.Connection, client: runnel.Client, engine: runnel.Engine
 ) -> None:
@@ -55,6 +56,7 @@ def test_temporary_tables_go_with_their_stream_table(
     assert compiled == [0] * 10
 
 
+@pytest.mark.slow
 def test_redefinitions_leave_nothing_either(
     db: psycopg.Connection, client: runnel.Client, engine: runnel.Engine
 ) -> None:

@@ -130,6 +130,7 @@ def numbers(server: EmbeddedServer) -> Iterator[psycopg.Connection]:
         admin.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)".encode())
 
 
+@pytest.mark.slow
 def test_no_value_has_more_digits_than_claimed(numbers: psycopg.Connection) -> None:
     claimed: list[str] = []
 
