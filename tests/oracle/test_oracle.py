@@ -28,7 +28,7 @@ def test_a_wrong_row_does_not_go_unnoticed(oracle: Oracle, damage: str) -> None:
     scenario = Scenario(
         tables=["CREATE TABLE t0 (k int)", "INSERT INTO t0 VALUES (1), (2)"],
         streams={"s0": "SELECT a0.k AS c0 FROM t0 a0"},
-        steps=[["INSERT INTO t0 VALUES (3)"], [damage]],
+        steps=[["INSERT INTO t0 VALUES (3)"], ["SET pgtrickle.allow_direct_writes = on", damage]],
     )
     with pytest.raises(Mismatch, match="s0 after step 1: missing"):
         oracle.replay(scenario)
