@@ -71,7 +71,8 @@ def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables, trigger_path:
               WHERE d.w < 0) AS x
             WHERE r.ctid = x.id AND r.tableoid = x.rel AND x.rank <= -x.w{prepare}"""
     )
-    owner.pin()
+    if trigger_path is not None:
+        owner.pin()
     # The engine's own table and a built-in type: nothing of the owner's is evaluated.
     row = owner.conn.execute(f"SELECT coalesce(sum(-w), 0)::int8 FROM {tables.delta} WHERE w < 0".encode()).fetchone()
     expected = row[0] if row else 0
@@ -85,7 +86,8 @@ def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables, trigger_path:
         f"""INSERT INTO {tables.output} ({", ".join(names)})
             SELECT {", ".join(n for n, _ in columns)} FROM {tables.delta}, generate_series(1, w) WHERE w > 0{prepare}"""
     )
-    owner.pin()
+    if trigger_path is not None:
+        owner.pin()
     return inserted, deleted
 
 

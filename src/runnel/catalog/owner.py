@@ -141,17 +141,12 @@ class AsOwner:
 
     def csv(self, text: str, types: Sequence[str], params: Mapping[str, Any] | None = None) -> Iterator[bytes]:
         """The rows of a SELECT as COPY prints them in CSV. To be read to its end."""
-        if self.runner is None:
-            statement = f"COPY ({text}\n) TO STDOUT (FORMAT csv)".encode()
-            with self.conn.cursor() as cursor, cursor.copy(statement, params) as copy:
-                for chunk in copy:
-                    yield bytes(chunk)
-            return
-        select = self.runner.rows_sql(self.merged(text, params), types, self.settings)
-        with self.conn.cursor() as cursor, cursor.copy(f"COPY ({select}) TO STDOUT (FORMAT csv)".encode()) as copy:
+        select = self.select_sql(self.merged(text, params), types)
+        with self.conn.cursor() as cursor, cursor.copy(f"COPY ({select}\n) TO STDOUT (FORMAT csv)".encode()) as copy:
             for chunk in copy:
                 yield bytes(chunk)
-        self.tidy()
+        if self.runner is not None:
+            self.tidy()
 
     def tidy(self) -> None:
         """The engine is itself again, whatever has run."""

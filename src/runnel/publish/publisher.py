@@ -243,8 +243,7 @@ class Publication:
 
     def _owner(self, role: str) -> AsOwner:
         owner = as_owner(self.conn, role, SETTINGS)
-        if owner.runner is None:
-            owner.apply_settings()
+        owner.pin()
         return owner
 
     def _session(self, name: str) -> LakeSession:
