@@ -216,7 +216,8 @@ class Client:
         return sorted(active, key=lambda each: rank.get((each.schema, each.name), 0))
 
     def _sealed(self, lake: str, option: str, value: str) -> str:
-        from runnel.catalog import lakes, secrets
+        from runnel.catalog import secrets
+        from runnel.lake import attached as lakes
 
         if option in lakes.HARMLESS or secrets.is_sealed(value):
             return value

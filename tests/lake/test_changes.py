@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from runnel.lake.catalog import find_table, open_lake
-from runnel.lake.changes import ChangeSet, Expired, plan_changes, read_changes
-from runnel.lake.model import Lake
-from runnel.lake.scan import Tally
+from runnel.lake.format.catalog import find_table, open_lake
+from runnel.lake.format.model import Lake
+from runnel.lake.read.changes import ChangeSet, Expired, plan_changes, read_changes
+from runnel.lake.read.scan import Tally
 from tests.lake.duck import Duck
 from tests.lake.histories import History
 from tests.lake.rows import comparable, from_arrow

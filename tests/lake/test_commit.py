@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from runnel.errors import EngineBug, TransientError, UserError
-from runnel.lake.commit import LakeConflict, begin_snapshot, finish, require_untouched, snapshot
-from runnel.lake.create import create_lake
-from runnel.lake.tables import (
+from runnel.lake.write.commit import LakeConflict, begin_snapshot, finish, require_untouched, snapshot
+from runnel.lake.write.create import create_lake
+from runnel.lake.write.tables import (
     add_column,
     column,
     create_table,
@@ -20,7 +20,7 @@ from runnel.lake.tables import (
     rename_column,
     widen_column,
 )
-from runnel.lake.views import create_view, drop_view, set_tags
+from runnel.lake.write.views import create_view, drop_view, set_tags
 from tests.lake.duck import Duck
 from tests.lake.writing import Writer, new_lake, writer
 

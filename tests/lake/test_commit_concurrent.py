@@ -14,14 +14,14 @@ import duckdb
 import psycopg
 import pyarrow as pa
 
-from runnel.lake.catalog import data_files, delete_files, head
-from runnel.lake.commit import LakeConflict, require_untouched, snapshot
-from runnel.lake.files import add_data_files, end_data_file, replace_delete_file
-from runnel.lake.maintain import Settings, maintain
-from runnel.lake.model import Lake, LakeTable
-from runnel.lake.parquet import write_delete_file, write_file
-from runnel.lake.storage import open_store
-from runnel.lake.tables import column, create_table
+from runnel.lake.format.catalog import data_files, delete_files, head
+from runnel.lake.format.model import Lake, LakeTable
+from runnel.lake.store.storage import open_store
+from runnel.lake.upkeep.maintain import Settings, maintain
+from runnel.lake.write.commit import LakeConflict, require_untouched, snapshot
+from runnel.lake.write.files import add_data_files, end_data_file, replace_delete_file
+from runnel.lake.write.parquet import write_delete_file, write_file
+from runnel.lake.write.tables import column, create_table
 from tests.lake.duck import Duck
 from tests.lake.health import assert_healthy
 from tests.lake.writing import Writer, new_lake, positions_in, writer

@@ -14,13 +14,13 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from runnel.lake.catalog import data_files, head, table_by_id
-from runnel.lake.changes import plan_changes, read_changes
-from runnel.lake.files import end_data_file
-from runnel.lake.maintain import Settings, alone, maintain
-from runnel.lake.parquet import file_name
-from runnel.lake.scan import plan_scan, read_all
-from runnel.lake.tables import column, create_table
+from runnel.lake.format.catalog import data_files, head, table_by_id
+from runnel.lake.read.changes import plan_changes, read_changes
+from runnel.lake.read.scan import plan_scan, read_all
+from runnel.lake.upkeep.maintain import Settings, alone, maintain
+from runnel.lake.write.files import end_data_file
+from runnel.lake.write.parquet import file_name
+from runnel.lake.write.tables import column, create_table
 from tests.lake.duck import Duck
 from tests.lake.health import assert_counts_right, assert_healthy
 from tests.lake.s3 import S3

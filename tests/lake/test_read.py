@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from runnel.errors import TransientError, UserError
-from runnel.lake.catalog import check_snapshot, find_table, head, oldest, open_lake, snapshot_at, tables
-from runnel.lake.model import Lake
-from runnel.lake.scan import Scan, Tally, plan_scan, read_all, scan_file
-from runnel.lake.types import lake_type, stat_text, stat_value
+from runnel.lake.format.catalog import check_snapshot, find_table, head, oldest, open_lake, snapshot_at, tables
+from runnel.lake.format.model import Lake
+from runnel.lake.format.types import lake_type, stat_text, stat_value
+from runnel.lake.read.scan import Scan, Tally, plan_scan, read_all, scan_file
 from runnel.model.types import PgType
 from tests.lake.duck import Duck
 from tests.lake.rows import comparable, from_arrow

@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from runnel.lake.catalog import find_table, open_lake
-from runnel.lake.changes import Expired, plan_changes, read_changes
-from runnel.lake.model import Lake, LakeTable
-from runnel.lake.scan import plan_scan, read_all
+from runnel.lake.format.catalog import find_table, open_lake
+from runnel.lake.format.model import Lake, LakeTable
+from runnel.lake.read.changes import Expired, plan_changes, read_changes
+from runnel.lake.read.scan import plan_scan, read_all
 from tests.lake.duck import Duck
 from tests.lake.histories import History
 from tests.lake.rows import comparable, from_arrow

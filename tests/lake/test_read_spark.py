@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from runnel.errors import UserError
-from runnel.lake.model import LakeColumn
+from runnel.lake.format.model import LakeColumn
 from runnel.spark import read_ducklake, read_ducklake_changes
-from runnel.spark.where import columns_in, hints
+from runnel.spark.ducklake.where import columns_in, hints
 from tests.lake.duck import Duck
 from tests.lake.histories import History
 from tests.lake.rows import comparable
@@ -111,7 +111,7 @@ def test_the_change_feed(
     )
     last = client.head()
     for small in (100_000, 0):
-        monkeypatch.setattr("runnel.spark.ducklake.SMALL_ROWS", small)
+        monkeypatch.setattr("runnel.spark.ducklake.tables.SMALL_ROWS", small)
         frame = read_ducklake_changes(spark, dsn, "t", 1, last)
         assert frame.columns == ["snapshot_id", "rowid", "change_type", "id", "v"]
         assert bag(frame) == expected(client, f"SELECT * FROM lake.table_changes('t', 1, {last})")

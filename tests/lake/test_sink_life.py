@@ -13,8 +13,8 @@ import pytest
 
 import runnel
 from runnel.errors import RunnelError
-from runnel.publish.job import Job
-from runnel.publish.publisher import Publication
+from runnel.sinks.ducklake.job import Job
+from runnel.sinks.ducklake.publisher import Publication
 from tests.lake.duck import Duck
 from tests.lake.places import Place
 from tests.lake.published import Published

@@ -12,8 +12,8 @@ import pytest
 
 from runnel.model.types import BOOL, LONG, TEXT, Column, Form, PgType, decimal_form
 from runnel.plan.stage import Computed, Constant, Leaf
-from runnel.sources.translate import translate
 from runnel.spark.session import Sessions
+from runnel.sparksql.translate import translate
 from runnel.sql.describe import relation_columns
 
 TABLE = """

@@ -16,9 +16,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import runnel
-from runnel.catalog import lakes, secrets
+from runnel.catalog import secrets
 from runnel.errors import RunnelError, UserError
-from runnel.model.lake import Lake
+from runnel.lake import attached as lakes
+from runnel.lake.format.model import Lake
 from tests.lake.duck import Duck, connect
 from tests.lake.s3 import S3, SECRET_KEY
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from runnel.catalog import lakes, secrets
+from runnel.catalog import secrets
 from runnel.errors import UserError
-from runnel.model.lake import Lake
+from runnel.lake import attached as lakes
+from runnel.lake.format.model import Lake
 
 SECRET = "s3cr3t-that-nobody-may-see"  # noqa: S105  (it is a test's)
 

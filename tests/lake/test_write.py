@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from runnel.errors import UserError
-from runnel.lake.catalog import data_files
-from runnel.lake.commit import LakeConflict, snapshot
-from runnel.lake.files import add_data_files, end_data_file
-from runnel.lake.model import LakeColumn, LakeTable
-from runnel.lake.parquet import file_name, write_file, write_files
-from runnel.lake.storage import open_store
-from runnel.lake.tables import column, create_table
+from runnel.lake.format.catalog import data_files
+from runnel.lake.format.model import LakeColumn, LakeTable
+from runnel.lake.store.storage import open_store
+from runnel.lake.write.commit import LakeConflict, snapshot
+from runnel.lake.write.files import add_data_files, end_data_file
+from runnel.lake.write.parquet import file_name, write_file, write_files
+from runnel.lake.write.tables import column, create_table
 from tests.lake.duck import Duck
 from tests.lake.writing import Writer, append, delete, new_lake
 
@@ -136,7 +136,7 @@ def test_every_type_has_duckdbs_values_and_statistics(dsn: str, data_path: str, 
 
 
 def _given(described: LakeColumn) -> pa.DataType:
-    from runnel.lake.types import arrow_type
+    from runnel.lake.format.types import arrow_type
 
     return arrow_type(described)
 
@@ -255,7 +255,7 @@ def test_large_results_become_several_files(lake: Writer, duck: Clients) -> None
 @pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "none"])
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_compressions(tmp_path: Any, compression: str, encrypt: bool) -> None:
-    from runnel.lake.encrypted import connection
+    from runnel.lake.format.encrypted import connection
 
     columns = [LakeColumn(1, "id", "int64"), LakeColumn(2, "name", "varchar")]
     folder = f"{tmp_path}/"

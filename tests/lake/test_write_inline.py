@@ -10,14 +10,14 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from runnel.lake.catalog import data_files
-from runnel.lake.commit import LakeConflict, snapshot
-from runnel.lake.inline import can_inline, end_inlined_rows, inline_deletes, inline_rows
-from runnel.lake.maintain import maintain
-from runnel.lake.measure import statistics
-from runnel.lake.model import LakeTable
-from runnel.lake.tables import add_column, column, create_table
-from runnel.lake.types import arrow_type
+from runnel.lake.format.catalog import data_files
+from runnel.lake.format.model import LakeTable
+from runnel.lake.format.types import arrow_type
+from runnel.lake.upkeep.maintain import maintain
+from runnel.lake.write.commit import LakeConflict, snapshot
+from runnel.lake.write.inline import can_inline, end_inlined_rows, inline_deletes, inline_rows
+from runnel.lake.write.measure import statistics
+from runnel.lake.write.tables import add_column, column, create_table
 from tests.lake.duck import Duck
 from tests.lake.writing import Writer, append, new_lake
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from runnel.errors import TransientError, UserError
-from runnel.lake.storage import StoreError, open_store
+from runnel.lake.store.storage import StoreError, open_store
 from tests.lake.flaky import Flaky
 from tests.lake.s3 import S3, SECRET_KEY
 

@@ -11,13 +11,13 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runnel.lake.catalog import delete_files
-from runnel.lake.commit import Draft, snapshot
-from runnel.lake.create import create_lake
-from runnel.lake.files import add_data_files, replace_delete_file
-from runnel.lake.model import DataFile, DeleteFile, Lake, LakeTable
-from runnel.lake.parquet import write_delete_file, write_file
-from runnel.lake.storage import Store, open_store
+from runnel.lake.format.catalog import delete_files
+from runnel.lake.format.model import DataFile, DeleteFile, Lake, LakeTable
+from runnel.lake.store.storage import Store, open_store
+from runnel.lake.write.commit import Draft, snapshot
+from runnel.lake.write.create import create_lake
+from runnel.lake.write.files import add_data_files, replace_delete_file
+from runnel.lake.write.parquet import write_delete_file, write_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from runnel.catalog import requests as calls
 from runnel.catalog.lost import first_line, is_lost
 from runnel.catalog.migrate import SET_SETTING, migrate, package_version
 from runnel.catalog.sessions import connect, pinned
-from runnel.engine import lakes, sinks
+from runnel.engine import sinks
 from runnel.engine.clocks import Clocks
 from runnel.engine.definitions import release_sources
 from runnel.engine.drift import ddl_is_followed, record_missing
@@ -36,10 +36,11 @@ from runnel.engine.patience import Patience
 from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry
 from runnel.engine.requests import answer
-from runnel.engine.standins import Standins
-from runnel.engine.upkeep import Upkeep
 from runnel.engine.verification import Verification
 from runnel.errors import TransientError, UserError
+from runnel.lake.upkeep.thread import Upkeep
+from runnel.sources.ducklake import attach as lakes
+from runnel.sources.ducklake.standins import Standins
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

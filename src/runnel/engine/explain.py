@@ -11,9 +11,9 @@ from runnel.engine.operations import Operations
 from runnel.errors import RunnelError
 from runnel.model.frontier import Frontier
 from runnel.plan.render import WIDTH, render_plan
-from runnel.publish.options import describe
 from runnel.refresh.changes import pending_changes
 from runnel.refresh.maintained import Maintained
+from runnel.sinks.ducklake.options import describe
 from runnel.sql.compile import Compiled, compile_query
 
 

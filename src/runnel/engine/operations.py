@@ -11,7 +11,6 @@ import psycopg
 from runnel.catalog import store
 from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import StreamTable
-from runnel.catalog.sinks import save_sink
 from runnel.engine import definitions as defs
 from runnel.engine import sinks
 from runnel.engine.arguments import check_options
@@ -23,10 +22,11 @@ from runnel.engine.refreshes import Refresher, RefreshFailed
 from runnel.engine.registry import Registry, role_name
 from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
-from runnel.publish.options import named as names_sink
-from runnel.publish.publisher import Publication
 from runnel.schedule.dag import descendants
 from runnel.schedule.spec import parse_schedule
+from runnel.sinks.catalog import save_sink
+from runnel.sinks.ducklake.options import named as names_sink
+from runnel.sinks.ducklake.publisher import Publication
 from runnel.sql.describe import user_error
 
 

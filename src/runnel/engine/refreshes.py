@@ -18,23 +18,23 @@ from runnel.catalog import store
 from runnel.catalog.lost import ended, is_lost
 from runnel.catalog.owner import settle, sweep
 from runnel.catalog.rows import Refresh, StreamTable
-from runnel.catalog.sinks import Sink, add_timings, load_sinks
 from runnel.dsn import without_secrets
 from runnel.engine.advice import missing_grant
 from runnel.engine.masking import condition, public_message
 from runnel.engine.registry import Registry, position, ready
-from runnel.engine.standins import Standins
 from runnel.errors import SchemaDriftError, TransientError
-from runnel.lake.commit import LakeConflict
+from runnel.lake.write.commit import LakeConflict
 from runnel.model.frontier import Frontier
-from runnel.publish.columns import published
-from runnel.publish.model import Refreshed, Result
-from runnel.publish.publisher import Later, Publication, Publisher, exports, publishes
 from runnel.refresh.maintained import Maintained, Outcome
 from runnel.refresh.transaction import RefreshTransaction
 from runnel.schedule.choose import MIN_CHANGES, full_is_cheaper
 from runnel.schedule.dag import descendants, ordered
-from runnel.sources.staging import Staging
+from runnel.sinks.catalog import Sink, add_timings, load_sinks
+from runnel.sinks.ducklake.columns import published
+from runnel.sinks.ducklake.publisher import Later, Publication, Publisher, exports, publishes
+from runnel.sinks.model import Refreshed, Result
+from runnel.sources.ducklake.copies import Staging
+from runnel.sources.ducklake.standins import Standins
 from runnel.sources.statistics import Statistics
 from runnel.spark.session import Sessions
 

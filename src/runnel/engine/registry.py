@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from runnel.catalog import sinks, store
+from runnel.catalog import store
 from runnel.catalog.rows import StreamTable
 from runnel.errors import RunnelError, SchemaDriftError, UserError
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.refresh.maintained import LakeSource, Maintained, Position, lake_sources
 from runnel.schedule.dag import Graph, descendants, find_circle, units
+from runnel.sinks import catalog as sinks
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.deep import is_deep, with_room
 from runnel.sql.describe import relation_columns

@@ -11,14 +11,14 @@ from runnel.catalog import requests as calls
 from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import Request
 from runnel.dsn import without_secrets
-from runnel.engine import lakes
 from runnel.engine.advice import advised
 from runnel.engine.arguments import require_arguments
 from runnel.engine.definitions import Caller
 from runnel.engine.explain import explain, validate
 from runnel.engine.operations import Operations
-from runnel.engine.upkeep import Upkeep
 from runnel.errors import RunnelError
+from runnel.lake.upkeep.thread import Upkeep
+from runnel.sources.ducklake import attach as lakes
 from runnel.sql.describe import user_error
 
 log = logging.getLogger(__name__)
@@ -83,11 +83,11 @@ def _dispatch(operations: Operations, request: Request) -> Any:
         case "explain":
             return explain(operations, args["name"], caller)
         case "attach_lake":
-            return lakes.attach(operations.conn, args, caller)
+            return lakes.attach(operations.conn, args, caller.role)
         case "detach_lake":
-            return lakes.detach(operations.conn, args, caller)
+            return lakes.detach(operations.conn, args, caller.role)
         case "set_lake_option":
-            return lakes.set_option(operations.conn, args, caller)
+            return lakes.set_option(operations.conn, args, caller.role)
         case "lake_info":
             return lakes.info(operations.conn, args)
         case "lake_tables":

@@ -9,17 +9,17 @@ from typing import Any
 
 import psycopg
 
-from runnel.catalog import sinks
-from runnel.catalog.lakes import DEFAULT_LAKE, default_lake_name, load_lake
 from runnel.catalog.lost import is_lost
-from runnel.catalog.sinks import Sink
 from runnel.engine.definitions import Caller
 from runnel.engine.refreshes import Refresher
 from runnel.errors import RunnelError, UserError
-from runnel.lake.storage import open_store
+from runnel.lake.attached import DEFAULT_LAKE, default_lake_name, load_lake
+from runnel.lake.store.storage import open_store
 from runnel.model.names import Name
-from runnel.publish.options import OPTIONS, named, sink_of
-from runnel.publish.publisher import Publication
+from runnel.sinks import catalog as sinks
+from runnel.sinks.catalog import Sink
+from runnel.sinks.ducklake.options import OPTIONS, named, sink_of
+from runnel.sinks.ducklake.publisher import Publication
 
 log = logging.getLogger(__name__)
 

@@ -11,22 +11,22 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from runnel.catalog.owner import AsOwner
 from runnel.errors import SchemaDriftError
-from runnel.lake.changes import ChangeSet, Expired
-from runnel.lake.scan import Scan
+from runnel.lake.read.changes import ChangeSet, Expired
+from runnel.lake.read.scan import Scan
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
 from runnel.refresh.maintained import LakeSource, Maintained
 from runnel.sources.arrow import leaf_schema, pg_types
-from runnel.sources.lake import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
-from runnel.sources.staging import Staging
+from runnel.sources.ducklake.copies import Staging
+from runnel.sources.ducklake.reads import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
 from runnel.sources.statements import WEIGHT, Buffer, Clock, Restriction, after_query
-from runnel.sources.translate import translate
-from runnel.spark.ducklake import scan_frame
+from runnel.spark.ducklake.tables import scan_frame
+from runnel.spark.ducklake.through_postgres import TABLE, Staged, staging_reader
 from runnel.spark.job import run
-from runnel.spark.lake_stage import TABLE, Staged, staging_reader
 from runnel.spark.session import SMALL_ROWS, Sessions
+from runnel.sparksql.translate import translate
 from runnel.sql.lake_names import staged_table
 
 TASK_ROWS, TASK_KEYS = 20_000_000, 1_000

@@ -34,9 +34,9 @@ from runnel.refresh.leaves import LeafAccess
 from runnel.refresh.maintained import Action, Maintained, Outcome, Position
 from runnel.refresh.rights import check_readable
 from runnel.refresh.steps import Steps
-from runnel.sources.catalogs import LakeCatalogs
-from runnel.sources.lake import LakeReads
-from runnel.sources.staging import Staging
+from runnel.sources.ducklake.catalogs import LakeCatalogs
+from runnel.sources.ducklake.copies import Staging
+from runnel.sources.ducklake.reads import LakeReads
 from runnel.sources.statements import Clock
 from runnel.sources.statistics import Statistics
 from runnel.spark.session import Sessions

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runnel.spark.ducklake import read_ducklake, read_ducklake_changes
+    from runnel.spark.ducklake.tables import read_ducklake, read_ducklake_changes
 
 __all__ = ["read_ducklake", "read_ducklake_changes"]
 
@@ -16,7 +16,7 @@ __all__ = ["read_ducklake", "read_ducklake_changes"]
 def __getattr__(name: str) -> Any:
     # Tasks import this package for what runs in them; they need neither a catalog nor a parser.
     if name in __all__:
-        from runnel.spark import ducklake
+        from runnel.spark.ducklake import tables as ducklake
 
         return getattr(ducklake, name)
     raise AttributeError(name)

@@ -200,7 +200,7 @@ def maintain(
 
 
 def _value(option: str, value: str | None) -> str:
-    from runnel.catalog.lakes import HARMLESS
+    from runnel.lake.attached import HARMLESS
 
     if option in HARMLESS:
         if value is None:

@@ -1,0 +1,1 @@
+"""Reading a lake: which files, which of their rows, what changed between two snapshots."""

@@ -1,0 +1,1 @@
+"""Where the files of a lake are: a folder or an object store."""

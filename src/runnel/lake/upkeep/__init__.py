@@ -1,0 +1,1 @@
+"""Keeping a lake in shape, beside the refreshes."""

@@ -1,0 +1,145 @@
+"""Publish a refresh's changes: rows added and removed (merge), or the changes themselves (append)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from runnel.lake.format.model import LakeTable, WrittenFile
+from runnel.lake.write.commit import Draft, require_untouched
+from runnel.lake.write.files import add_data_files, end_data_file, replace_delete_file
+from runnel.lake.write.inline import can_inline, end_inlined_rows, inline_deletes, inline_rows
+from runnel.lake.write.measure import statistics
+from runnel.sinks.ducklake import rowmap
+from runnel.sinks.ducklake.job import Job, describes, put_view
+from runnel.sinks.ducklake.places import FileDeletes, Places, locate
+from runnel.sinks.ducklake.write import changes_sql, logged
+from runnel.sinks.model import Published
+
+INLINE_ROWS = 100
+"""Changes up to this many rows may be kept in the catalog instead of in files."""
+
+
+def publish_changes(job: Job, table: LakeTable, *, resync: bool) -> Published | str:
+    """Bring a merged table in step; or say why it must be published whole.
+
+    `resync` compares the stream table with what was published instead of trusting the delta.
+    """
+    if resync:
+        gone_sql, new_sql = rowmap.difference_sql(job.sink.pgt_id, job.columns, job.result.name.sql())
+        gone = sorted(row[0] for row in job.owner.rows(gone_sql, ["int8"], writes=True))
+    else:
+        gone, expected = rowmap.take_deleted(job.owner, job.sink.pgt_id, job.columns, job.result.delta)
+        if len(gone) != expected:
+            return f"{expected - len(gone)} of {expected} rows to remove were never published"
+        new_sql = delta_sql(job)
+    session = job.session
+    places = locate(
+        session.observer, session.lake, table, job.standing.head, gone, lambda f: job.stored.row_ids(session.lake, f)
+    )
+    if places.missing:
+        return f"{len(places.missing)} published rows are not in the lake any more"
+    reading = job.reading(table)
+    rows, batches = _small(job, table, reading.batches(new_sql))
+    whole, inlined, listed = _divide(job, places)
+    deletions = {d.file.path: _deletions(job, d, job.next_snapshot) for d in listed}
+    columns = job.lake_columns(table)
+    files, delete_files = job.files.send(table, columns, batches, deletions)
+    with job.snapshot() as draft:
+        require_untouched(draft, table.id, job.standing.head)
+        if draft.id != job.next_snapshot and listed:
+            job.files.abandon(table, delete_files)
+            deletions = {d.file.path: _deletions(job, d, draft.id) for d in listed}
+            _, delete_files = job.files.send(table, columns, (), deletions)
+        hashes = reading.hashes([f.record_count for f in files] if rows is None else [rows.num_rows])
+        starts = _add(draft, table, files, rows)
+        if starts:
+            rowmap.add_rows(job.conn, job.sink.pgt_id, hashes, starts)
+        for deletes, written in zip(listed, delete_files, strict=True):
+            replace_delete_file(draft, table, deletes.file.id, deletes.old, written)
+            job.stored.remember(table.path + written.path, deletions[deletes.file.path])
+        for deletes in whole:
+            end_data_file(draft, table, deletes.file.id)
+        if inlined:
+            inline_deletes(draft, table, {d.file.id: d.positions for d in inlined})
+        if places.inlined:
+            end_inlined_rows(draft, table, places.inlined)
+        described = describes(job)
+        if described:
+            put_view(job, draft)
+    inserted = sum(len(h) for h, _ in hashes) if starts else 0
+    job.record(
+        table,
+        draft.id,
+        job.standing.next_row_id + inserted,
+        job.standing.rows + inserted - len(gone),
+        described=described,
+    )
+    return Published(draft.id, inserted, len(gone))
+
+
+def publish_log(job: Job, table: LakeTable) -> Published:
+    """Append a refresh's changes, each row with what happened to it."""
+    batches: Iterator[pa.RecordBatch] = iter(())
+    if job.refreshed.changed:
+        # Otherwise the delta table may still hold an older refresh's rows.
+        select = changes_sql(len(job.columns), job.result.delta)
+        batches = logged(job.reading(table).batches(select, [("action", pa.string())]), job.refreshed)
+    rows, batches = _small(job, table, batches)
+    files, _ = job.files.send(table, job.lake_columns(table), batches)
+    with job.snapshot() as draft:
+        require_untouched(draft, table.id, job.standing.head)
+        _add(draft, table, files, rows)
+        described = describes(job)
+        if described:
+            put_view(job, draft)
+    count = sum(f.record_count for f in files) + (rows.num_rows if rows is not None else 0)
+    job.record(table, draft.id, job.standing.next_row_id + count, job.standing.rows + count, described=described)
+    return Published(draft.id, job.refreshed.inserted, job.refreshed.deleted)
+
+
+def delta_sql(job: Job) -> str:
+    """The rows that a refresh added, each as often as its weight says."""
+    names = ", ".join(f"o{i}" for i in range(len(job.columns)))
+    return f"SELECT {names} FROM {job.result.delta}, generate_series(1, w) WHERE w > 0"
+
+
+def _small(
+    job: Job, table: LakeTable, batches: Iterator[pa.RecordBatch]
+) -> tuple[pa.Table | None, Iterator[pa.RecordBatch]]:
+    """Few rows, to be kept in the catalog, if the sink wants that; or all of them for files."""
+    if not (job.sink.inline_small_changes and can_inline(table)):
+        return None, batches
+    first: list[pa.RecordBatch] = []
+    for batch in batches:
+        first.append(batch)
+        if sum(b.num_rows for b in first) > INLINE_ROWS:
+            return None, itertools.chain(first, batches)
+    if not any(b.num_rows for b in first):
+        return None, iter(())
+    names = [name for name, _ in job.wanted]
+    rows = pa.Table.from_batches(first).rename_columns(names)
+    return rows.select([c.name for c in table.columns]), iter(())
+
+
+def _add(draft: Draft, table: LakeTable, files: Sequence[WrittenFile], rows: pa.Table | None) -> list[int]:
+    if rows is not None:
+        return [inline_rows(draft, table, rows, statistics(rows, table.columns))]
+    return add_data_files(draft, table, files) if files else []
+
+
+def _divide(job: Job, places: Places) -> tuple[list[FileDeletes], list[FileDeletes], list[FileDeletes]]:
+    """Files that go as a whole, files whose deletes are kept in the catalog, files that get a delete file."""
+    whole = [d for d in places.files if d.all_gone]
+    rest = [d for d in places.files if not d.all_gone]
+    if job.sink.inline_small_changes and sum(len(d.positions) for d in rest) <= INLINE_ROWS:
+        return whole, rest, []
+    return whole, [], rest
+
+
+def _deletions(job: Job, deletes: FileDeletes, snapshot: int) -> Mapping[int, int]:
+    """All positions deleted in a file so far, with the snapshot of each."""
+    before = job.stored.deletions(job.session.lake, deletes.old) if deletes.old is not None else {}
+    return {**before, **dict.fromkeys(deletes.positions, snapshot)}

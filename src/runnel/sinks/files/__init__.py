@@ -1,0 +1,1 @@
+"""A refresh's delta as a file of its own."""

@@ -1,0 +1,1 @@
+"""DuckLake tables as sources: stand-ins, versions, deltas and reads."""

@@ -1,0 +1,71 @@
+"""Whole reads of lake tables whose expressions only PostgreSQL knows: each task copies its files' rows there and back.
+
+A task has a connection and a temporary table of its own. Executors need what they need for reading lakes, and psycopg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from runnel.lake.read.reader import FileScan
+
+TABLE = "pgt_lake_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a task needs besides its files; the connection string travels in the pickled function, not in a plan."""
+
+    dsn: str = field(repr=False)
+    columns: tuple[str, ...]
+    """Definitions of the temporary table's columns, quoted."""
+    query: str
+    """A SELECT over the temporary table, with the rights of the stream table's owner."""
+    settings: Mapping[str, str]
+    role: str
+    """The owner, who may read the temporary table."""
+    schema: pa.Schema
+
+
+def staging_reader(
+    staged: Staged, shares: list[list[FileScan]], rest: pa.Table
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for `mapInArrow`: each input row is the number of a share of files; the last one is `rest`."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from runnel.lake.read.reader import scan_file
+
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                if number == len(shares):
+                    yield from _through_postgres(staged, iter(rest.to_batches()))
+                    continue
+                for spec in shares[number]:
+                    yield from _through_postgres(staged, scan_file(spec))
+
+    return read
+
+
+def _through_postgres(staged: Staged, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import psycopg
+    from psycopg import sql
+
+    from runnel.lake.read.copytext import as_text
+    from runnel.transport import render_csv, stream_csv
+
+    with psycopg.connect(staged.dsn, autocommit=True) as conn:
+        conn.execute("BEGIN")
+        for key, value in staged.settings.items():
+            conn.execute("SELECT set_config(%s, %s, true)", (key, value))
+        conn.execute(f"CREATE TEMP TABLE {TABLE} ({', '.join(staged.columns)}) ON COMMIT DROP".encode())
+        with conn.cursor() as cursor, cursor.copy(f"COPY pg_temp.{TABLE} FROM STDIN (FORMAT csv)".encode()) as copy:
+            for batch in rows:
+                copy.write(render_csv(as_text(batch)))
+        conn.execute(
+            sql.SQL("GRANT SELECT ON pg_temp.{} TO {}").format(sql.Identifier(TABLE), sql.Identifier(staged.role))
+        )
+        with conn.cursor() as cursor, cursor.copy(f"COPY ({staged.query}) TO STDOUT (FORMAT csv)".encode()) as copy:
+            yield from stream_csv(iter(copy), staged.schema)

@@ -1,0 +1,1 @@
+"""PostgreSQL's expressions as Spark SQL, where both mean exactly the same."""
