@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import runnel
-from runnel.plan.render import WIDTH, render_plan
+from runnel.explain.render import WIDTH, render_plan
 from runnel.server.embedded import EmbeddedServer
 from runnel.sql.compile import compile_query
 from tests.conftest import TEMPLATE
@@ -197,4 +197,4 @@ def test_explain_says_why_full_and_where_and_how_ties_are_decided(
     assert "Decided where the query leaves it open" in text
     assert "ORDER BY does not decide ties for LIMIT" in text
     assert "the first rows" in text
-    assert "A refresh now would read 0 captured row(s)" in text
+    assert "A refresh now would read 0 changed row(s)" in text

@@ -227,7 +227,7 @@ def test_explain_shows_stages_rules_pushdown_and_pending_rows(db: psycopg.Connec
         "filter: o.amount > 3",
         "sum(o.amount): counters",
         "max(o.amount): a bag",
-        "2 captured row",
+        "2 changed row",
     ):
         assert expected in text
     stream("w", "SELECT id, now() AS seen FROM orders", mode="AUTO")

@@ -14,6 +14,7 @@ Example: a group (k = 'tea', n = 2, s = 5) receives {value 4: +1}.
 from __future__ import annotations
 
 from runnel.apply.counters import counter_columns, counter_deltas, counts_distinct, value_sql
+from runnel.apply.group_tables import group_head
 from runnel.apply.load import inputs_sql
 from runnel.apply.output import consolidate_delta
 from runnel.apply.tables import StageTables, bag_hash, bag_items, hash_sql, same_sql
@@ -28,7 +29,7 @@ def key_names(head: GroupHead) -> list[str]:
 
 def merge_groups(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
     """Differential: from the load table to the delta table, through the state."""
-    head = _head(stage)
+    head = group_head(stage)
     _touch(owner, stage, head, tables)
     before = outputs_sql(stage, tables, weight=-1, touched_only=True)
     owner.run(f"INSERT INTO {tables.delta} {before}")
@@ -42,7 +43,7 @@ def merge_groups(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
 
 def build_groups(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
     """First build: fill the empty state in bulk."""
-    head = _head(stage)
+    head = group_head(stage)
     _touch_groups(owner, stage, head, tables)
     keys, counters = key_names(head), counter_columns(head)
     columns = ", ".join(["h", *keys, "n", *counters])
@@ -61,7 +62,7 @@ def build_groups(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
 
 def outputs_sql(stage: Stage, tables: StageTables, *, weight: int, touched_only: bool) -> str:
     """The output rows of (touched) groups from the state as it is now."""
-    head = _head(stage)
+    head = group_head(stage)
     keys = key_names(head)
     aggregates = [f"{value_sql(head, j, tables, 'g')} AS a{j}" for j in range(len(head.aggregates))]
     source = f"{tables.groups} AS g"
@@ -76,11 +77,6 @@ def outputs_sql(stage: Stage, tables: StageTables, *, weight: int, touched_only:
     )
     having = f" WHERE {head.having}" if head.having else ""
     return f"SELECT {outputs}, {weight} AS w FROM (SELECT {items} FROM {source} WHERE {alive} OFFSET 0) AS f{having}"
-
-
-def _head(stage: Stage) -> GroupHead:
-    assert isinstance(stage.head, GroupHead)
-    return stage.head
 
 
 def _listed(keys: list[str]) -> str:

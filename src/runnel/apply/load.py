@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from runnel.apply.tables import StageTables, typed
 from runnel.catalog.owner import AsOwner
-from runnel.plan.stage import Branch, Computed, Stage
+from runnel.plan.stage import Branch, Computed, Stage, carried_name
+from runnel.ports.rows import Query
 from runnel.sources.arrow import write_arrow
-from runnel.sources.statements import Query
 
 
 def load_columns(stage: Stage) -> list[tuple[str, str]]:
@@ -18,11 +18,6 @@ def load_columns(stage: Stage) -> list[tuple[str, str]]:
         columns.append((name, typed(name, computed.type, computed.collation)))
     sums = len(stage.branches[0].sums) if stage.branches else 0
     return columns + [(f"s{k}", f"s{k} numeric") for k in range(sums)]
-
-
-def carried_name(branch: int, position: int) -> str:
-    """A carried column's name in Spark's result and in the load table."""
-    return f"b{branch}_{position}"
 
 
 def raw_columns(stage: Stage) -> list[str]:

@@ -7,8 +7,6 @@ undone and the table rebuilt.
 
 from __future__ import annotations
 
-import psycopg
-
 from runnel.apply.tables import StageTables, group_by_sql, grouped_value, hash_sql, same_sql
 from runnel.catalog.owner import AsOwner
 from runnel.errors import EngineBug
@@ -91,15 +89,6 @@ def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables, trigger_path:
     return inserted, deleted
 
 
-def write_log(conn: psycopg.Connection, pgt_id: int, stage: Stage, tables: StageTables, version: int) -> None:
-    """Append the delta to the stream table's change log, for the stream tables that read it."""
-    names = ", ".join(n for n, _ in output_columns(stage))
-    conn.execute(
-        f"INSERT INTO pgtrickle_changes.log_{pgt_id} (pgt_version, pgt_w, {names}) "
-        f"SELECT {version}, w, {names} FROM {tables.delta}".encode()
-    )
-
-
 def difference_sql(stage: Stage, tables: StageTables, source: str) -> str:
     """The delta that turns the output table into the rows of `source` (columns o<i>)."""
     columns = output_columns(stage)
@@ -110,3 +99,9 @@ def difference_sql(stage: Stage, tables: StageTables, source: str) -> str:
         f"SELECT {names}, -1 AS w FROM (SELECT {current} FROM {tables.output}) AS c"
     )
     return consolidate_sql(stage, both)
+
+
+def expanded_sql(stage: Stage, rows: str) -> str:
+    """Rows with weights as plain rows."""
+    names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
+    return f"SELECT {names} FROM ({rows}) AS e, generate_series(1, e.w)"

@@ -21,7 +21,7 @@ State: the input's rows. Cost: the rows of the touched partitions, twice; for LI
 from __future__ import annotations
 
 from runnel.apply.output import consolidate_delta
-from runnel.apply.tables import StageTables, hash_sql, same_sql
+from runnel.apply.tables import StageTables, TableSpec, hash_sql, same_sql, typed
 from runnel.catalog.owner import AsOwner
 from runnel.model.names import quote
 from runnel.model.types import Column
@@ -32,6 +32,12 @@ def key_hash(keys: tuple[Column, ...], alias: str = "") -> str:
     """The hash by which a partition's rows are found in the input; the input carries an index on it."""
     prefix = f"{alias}." if alias else ""
     return hash_sql([(prefix + quote(k.name), k.type) for k in keys])
+
+
+def partition_temporary(stage: Stage, tables: StageTables) -> dict[str, TableSpec]:
+    """The table of touched partitions."""
+    keys = [typed(f"k{i}", k.type, k.collation) for i, k in enumerate(_head(stage).keys)]
+    return {tables.touched: TableSpec(["h int8", *keys])}
 
 
 def touch_partitions(owner: AsOwner, stage: Stage, tables: StageTables, source: StageTables) -> None:

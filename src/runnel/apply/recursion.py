@@ -30,7 +30,7 @@ from typing import Literal
 import psycopg
 
 from runnel.apply.output import consolidate_sql, difference_sql, output_columns, table_hash
-from runnel.apply.tables import StageTables, group_by_sql, grouped_value, hash_sql, same_sql, typed
+from runnel.apply.tables import StageTables, TableSpec, group_by_sql, grouped_value, hash_sql, same_sql, typed
 from runnel.catalog.owner import AsOwner
 from runnel.errors import UserError
 from runnel.model.names import quote
@@ -61,18 +61,11 @@ def walk_table(tables: StageTables) -> str:
     return f"pg_temp.{quote(f'pgt_walk_{tables.prefix}')}"
 
 
-def create_walk(conn: psycopg.Connection, stage: Stage, tables: StageTables, owner: str) -> None:
+def walk_temporary(stage: Stage, tables: StageTables) -> dict[str, TableSpec]:
     """The temporary table of a recursive stage."""
-    name = walk_table(tables)
     columns = [typed(n, t, c.collation) for (n, t), c in zip(output_columns(stage), stage.columns, strict=True)]
     # Weights multiply from round to round; a walk in circles would leave int8 before it is noticed.
-    columns += ["w numeric", "round int4", "h int8"]
-    bare = name.removeprefix("pg_temp.")
-    conn.execute(f"DROP TABLE IF EXISTS {name}".encode())
-    conn.execute(f"CREATE TEMP TABLE {bare} ({', '.join(columns)})".encode())
-    conn.execute(f"CREATE INDEX ON {name} (round)".encode())
-    conn.execute(f"CREATE INDEX ON {name} (h)".encode())
-    conn.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quote(owner)}".encode())
+    return {walk_table(tables): TableSpec([*columns, "w numeric", "round int4", "h int8"], ("round", "h"))}
 
 
 def merge_recursion(owner: AsOwner, stage: Stage, tables: StageTables, tables_of: TablesOf) -> bool:

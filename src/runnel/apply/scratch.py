@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from runnel.apply.counters import counter_columns
-from runnel.apply.ddl import key_definitions, value_definitions
+from runnel.apply.heads import temporary_of
 from runnel.apply.load import load_columns, raw_columns
 from runnel.apply.output import output_columns
-from runnel.apply.recursion import create_walk, walk_table
-from runnel.apply.tables import StageTables, typed
+from runnel.apply.tables import StageTables, TableSpec, typed
 from runnel.catalog.owner import mark_session
 from runnel.catalog.temporary import drop_temporary
 from runnel.model.names import quote
-from runnel.plan.stage import GroupHead, PartitionHead, RecursiveHead, Stage
+from runnel.plan.stage import Stage
 
 _TRUNCATE_AFTER = 5_000
 TEMPORARY = re.compile(r"pgt_(?:load|raw|delta|touched|b|walk)_(\d+)_")
@@ -48,7 +46,7 @@ class Scratch:
         shape = tuple(stage for stage, _ in places)
         if self._made.get(pgt_id) == shape:
             used = self._used.setdefault(pgt_id, set())
-            self._empty(conn, [n for stage, tables in places if stage.index in used for n in _names(stage, tables)])
+            self._empty(conn, [n for stage, tables in places if stage.index in used for n in _specs(stage, tables)])
         else:
             mark_session(conn)
             self._drop(conn, lambda id_: id_ != pgt_id)
@@ -94,38 +92,23 @@ class Scratch:
             self._dead.update(dict.fromkeys(worn, 0))
 
 
-def _specs(stage: Stage, tables: StageTables) -> dict[str, list[str]]:
-    """(name, column definitions) of a stage's temporary tables."""
-    specs = {
-        tables.load: [definition for _, definition in load_columns(stage)],
-        **({tables.raw: raw} if (raw := raw_columns(stage)) else {}),
-        tables.delta: [
-            *(typed(n, t, c.collation) for (n, t), c in zip(output_columns(stage), stage.columns, strict=True)),
-            "w int8",
-        ],
+def _specs(stage: Stage, tables: StageTables) -> dict[str, TableSpec]:
+    """The temporary tables of a stage: those of every stage, and those of its head."""
+    raw = raw_columns(stage)
+    outputs = [typed(n, t, c.collation) for (n, t), c in zip(output_columns(stage), stage.columns, strict=True)]
+    return {
+        tables.load: TableSpec([definition for _, definition in load_columns(stage)]),
+        **({tables.raw: TableSpec(raw)} if raw else {}),
+        tables.delta: TableSpec([*outputs, "w int8"]),
+        **temporary_of(stage, tables),
     }
-    if isinstance(stage.head, GroupHead):
-        keys = key_definitions(stage.head)
-        counters = [f"{c} numeric" for c in counter_columns(stage.head)]
-        specs[tables.touched] = ["h int8", *keys, "n int8", *counters]
-        for i, bag in enumerate(stage.head.bags):
-            specs[tables.bag_touched(i)] = ["h int8", "vh int8", *keys, *value_definitions(bag), "n int8"]
-    if isinstance(stage.head, PartitionHead):
-        keys = [typed(f"k{i}", k.type, k.collation) for i, k in enumerate(stage.head.keys)]
-        specs[tables.touched] = ["h int8", *keys]
-    return specs
-
-
-def _names(stage: Stage, tables: StageTables) -> list[str]:
-    walk = [walk_table(tables)] if isinstance(stage.head, RecursiveHead) else []
-    return [*_specs(stage, tables), *walk]
 
 
 def _create(conn: psycopg.Connection, stage: Stage, tables: StageTables, owner: str) -> None:
-    for name, columns in _specs(stage, tables).items():
+    for name, spec in _specs(stage, tables).items():
         conn.execute(f"DROP TABLE IF EXISTS {name}".encode())
-        conn.execute(f"CREATE TEMP TABLE {name.removeprefix('pg_temp.')} ({', '.join(columns)})".encode())
+        conn.execute(f"CREATE TEMP TABLE {name.removeprefix('pg_temp.')} ({', '.join(spec.columns)})".encode())
+        for columns in spec.indexes:
+            conn.execute(f"CREATE INDEX ON {name} ({columns})".encode())
         # Not more: a trigger or an ANALYZE of the owner's would run with the rights of whoever touches the table.
         conn.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quote(owner)}".encode())
-    if isinstance(stage.head, RecursiveHead):
-        create_walk(conn, stage, tables, owner)

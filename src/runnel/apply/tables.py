@@ -19,18 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runnel.model.names import Name, quote
-from runnel.model.types import PgType
+from runnel.model.types import TEXTUAL, PgType
 from runnel.plan.stage import Bag, Stage
 
-# Types without an equality operator (or with one that is not equality), or without a hash function, and arrays of
-# such: compared by their text.
-TEXTUAL = frozenset({
-    114, 199, 142, 143, 4072, 4073,  # json, xml, jsonpath
-    600, 1017, 601, 1018, 602, 1019, 603, 1020, 604, 1027, 628, 629, 718, 719,  # point ... circle
-    790, 791, 1560, 1561, 1562, 1563,  # money, bit, bit varying
-    3614, 3643, 3615, 3645,  # tsvector, tsquery
-    1790, 2201, 2970, 2949, 5038, 5039,  # refcursor, txid_snapshot, pg_snapshot
-})  # fmt: skip
 # Of those, the ones whose text no index may hold (it could change with settings); a hash only narrows, so it does
 # without them.
 _UNHASHED = frozenset({
@@ -38,6 +29,16 @@ _UNHASHED = frozenset({
 })  # fmt: skip
 # Types under a nondeterministic collation are described without an oid.
 NONDETERMINISTIC = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """How a table is made."""
+
+    columns: Sequence[str]
+    """Definitions."""
+    indexes: Sequence[str] = ()
+    """What each index is on; of a permanent table they are made after a bulk load."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,11 +178,6 @@ def load_dependencies(conn: Connection) -> list[Dependency]:
     ]
 
 
-def lakes_of_standins(conn: Connection) -> dict[int, str]:
-    """The lake that each stand-in belongs to, by its oid."""
-    return {int(row[0]): str(row[1]) for row in conn.execute("SELECT relid, lake FROM pgtrickle.pgt_lake_tables")}
-
-
 def set_expired_policy(conn: Connection, pgt_id: int, policy: str) -> None:
     """What a stream table does when a lake has forgotten the snapshot it stands at."""
     conn.execute("UPDATE pgtrickle.pgt_stream_tables SET ducklake_expired = %s WHERE pgt_id = %s", (policy, pgt_id))

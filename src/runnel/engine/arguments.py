@@ -9,7 +9,8 @@ from typing import Any
 from runnel.errors import UserError
 
 _DEFINING = ("name", "query")
-REQUIRED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+Required = Mapping[str, tuple[str, tuple[str, ...]]]
+REQUIRED: Required = {
     "create": ("create_stream_table", _DEFINING),
     "create_or_replace": ("create_or_replace_stream_table", _DEFINING),
     "create_if_not_exists": ("create_stream_table_if_not_exists", _DEFINING),
@@ -20,9 +21,6 @@ REQUIRED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "verify": ("verify_stream_table", ("name",)),
     "explain": ("explain_stream_table", ("name",)),
     "validate": ("validate_query", ("query",)),
-    "attach_lake": ("attach_ducklake", ("name", "catalog_schema")),
-    "detach_lake": ("detach_ducklake", ("name",)),
-    "set_lake_option": ("set_lake_option", ("name", "option")),
 }
 """By kind of request: the function as users call it, and the arguments it cannot do without."""
 
@@ -32,13 +30,18 @@ _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _FIXED = {"diamond_consistency": ("atomic",), "cdc_mode": ("auto", "trigger")}
 
 
-def require_arguments(kind: str, args: Mapping[str, Any]) -> None:
-    """Refuse a call whose arguments say nothing."""
-    function, required = REQUIRED.get(kind, (kind, ()))
+def require_arguments(kind: str, args: Mapping[str, Any], known: Required = REQUIRED) -> None:
+    """Refuse a call that leaves out what it cannot do without."""
+    function, required = known.get(kind, (kind, ()))
     for name in required:
         if args.get(name) is None:
             raise UserError(f'argument "{name}" of pgtrickle.{function} must not be NULL', sqlstate="22004")
-    for name in _DEFINING if "lake" not in function else ():
+
+
+def refuse_empty(kind: str, args: Mapping[str, Any]) -> None:
+    """Refuse names and queries that say nothing."""
+    function, _ = REQUIRED.get(kind, (kind, ()))
+    for name in _DEFINING:
         given = args.get(name)
         if isinstance(given, str) and is_empty(given):
             raise UserError(

@@ -30,17 +30,17 @@ from runnel.engine.definitions import release_sources
 from runnel.engine.drift import ddl_is_followed, record_missing
 from runnel.engine.gate import WakeGate
 from runnel.engine.housekeeping import Housekeeping, repair_capture
-from runnel.engine.notices import CHANGES, DDL, LAKES, Ears
+from runnel.engine.notices import CHANGES, DDL, OUTSIDE, Ears
 from runnel.engine.operations import Operations
 from runnel.engine.patience import Patience
 from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry
-from runnel.engine.requests import answer
+from runnel.engine.requests import Services, answer
 from runnel.engine.verification import Verification
+from runnel.engine.watch import IDLE_SECONDS, POLL_SECONDS, Watch
 from runnel.errors import TransientError, UserError
-from runnel.lake.upkeep.thread import Upkeep
-from runnel.sources.ducklake import attach as lakes
-from runnel.sources.ducklake.standins import Standins
+from runnel.sources.ducklake.service import Lakes
+from runnel.sources.registry import all_kinds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,12 +51,8 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 5.0
 HOUSEKEEPING_SECONDS = 5.0
-IDLE_SECONDS = 30.0
 DDL_SECONDS = 0.5
 """The least time between two looks at what DDL has done; anybody can say that there was some."""
-LAKE_LOOK_SECONDS = 0.1
-LAKE_POLL_SECONDS = 1.0
-"""How often lakes are looked at that cannot tell of new snapshots."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 RUNNABLE = ("ACTIVE", "INITIALIZING")
@@ -87,8 +83,6 @@ class Engine:
         `verify_every` seconds a stream table chosen by chance is compared with its query; never if None.
         """
         self.dsn = dsn
-        self._home = home
-        self._data_path = data_path
         self._everyone_creates = everyone_creates
         self._spark = spark
         self._master = master
@@ -106,11 +100,8 @@ class Engine:
         self._housekept = 0.0
         self._ddl_told = False
         self._ddl_looked = 0.0
-        self._lakes_told = False
         self._beaten = 0.0
-        self._lakes = Standins()
-        self._lakes_looked = 0.0
-        self._upkeep = Upkeep(dsn, self._on_event)
+        self._services: Services = (Lakes(dsn, home, data_path, self._on_event),)
         self._verification = Verification(verify_every, self._on_event)
         self.loopback_problem: TransientError | None = None
 
@@ -125,7 +116,8 @@ class Engine:
         self.loopback_problem = loopback.find_problem(self._control, self.dsn)
         if self.loopback_problem is not None:
             log.warning("%s", self.loopback_problem)
-        lakes.prepare(self._control, self._home, self._data_path)
+        for service in self._services:
+            service.prepare(self._control)
         if not self._stopping.is_set():
             self._start_spark()
 
@@ -166,7 +158,8 @@ class Engine:
     def close(self) -> None:
         """Let go of everything."""
         self._stopping.set()
-        self._upkeep.close()
+        for service in self._services:
+            service.close()
         if self._connections:
             try:
                 claim.release(self._listen)
@@ -191,7 +184,9 @@ class Engine:
     def _connect(self) -> None:
         self._listen = self._open("runnel engine")
         self._claim()
-        self._ears = Ears(self._listen)
+        self._registry.kinds = all_kinds()
+        self._watch = Watch(self._registry.kinds)
+        self._ears = Ears(self._listen, frozenset(kind.hint for kind in self._registry.kinds if kind.hint))
         self._ears.open()
         self._control = self._open("runnel requests")
         self._refresh = self._open("runnel refresh", MEMORY)
@@ -210,8 +205,7 @@ class Engine:
         self._gate = WakeGate(self._control)
         # A former engine may have left the gate open.
         self._gate.open()
-        self._lakes = Standins()
-        self._follow_lakes()
+        self._follow_sources()
         self._connected = True
 
     def _claim(self) -> None:
@@ -243,7 +237,8 @@ class Engine:
         self._connections.clear()
         if self._operations is not None:
             self._operations.refresher.publisher.close()
-        self._lakes.catalogs.close()
+        for kind in self._registry.kinds:
+            kind.close()
         self._operations = None
 
     def _start_spark(self) -> None:
@@ -263,7 +258,7 @@ class Engine:
             assert self._sessions is not None, "call start() first"
             refresher = Refresher(
                 self._refresh, pinned(self.dsn), self._sessions, self._registry, self._role, self._role_oid,
-                self._on_event, self._lakes,
+                self._on_event,
             )  # fmt: skip
             self._operations = Operations(self._refresh, self._registry, refresher, self._clocks.forget)
         return self._operations
@@ -278,7 +273,7 @@ class Engine:
             wait = min(wait, self._verification.wait())
         look = self._gate.wait()
         if not self._stopping.is_set():
-            idle = LAKE_POLL_SECONDS if self._registry.lake_readers(self._lakes.polled) else IDLE_SECONDS
+            idle = POLL_SECONDS if self._registry.readers(*self._watch.polled) else IDLE_SECONDS
             self._sleep(min(wait, idle if look is None else look, self._until_hints()))
         self._hear()
 
@@ -295,10 +290,10 @@ class Engine:
             self._ears.not_in_vain()
             if self._ddl_told:
                 self._follow_ddl()
-            # A query may name a lake table that was made a moment ago.
-            self._follow_lakes()
+            # A query may name a table elsewhere that was made a moment ago.
+            self._follow_sources()
         for request in requests:
-            answer(self.operations(), self._upkeep, request, self._control)
+            answer(self.operations(), self._services, request, self._control)
             if self._stopping.is_set():
                 return
 
@@ -364,13 +359,14 @@ class Engine:
             refresher.drop_leftovers()
         with self._house.step("lakes", *self._connections):
             sinks.tidy(refresher)
-        with self._house.step("maintenance of lakes", *self._connections):
-            self._upkeep.look(self._control)
+        with self._house.step("services", *self._connections):
+            for service in self._services:
+                service.look(self._control)
         with self._house.step("capture", *self._connections):
             for source in repair_capture(self._control, self._registry):
                 self._clocks.mark_dirty(self._registry.readers(source))
         with self._house.step("definitions", *self._connections):
-            record_missing(self._control, self._registry.rows)
+            record_missing(self._control, self._registry.rows, self._registry.kinds)
             self.operations().redefiner.follow(look=True)
 
     def _sleep(self, seconds: float) -> None:
@@ -384,30 +380,28 @@ class Engine:
             os.read(self._wake_read, 4096)
 
     def _hear(self) -> None:
-        """Take in hints: that sources changed, that definitions did, that lakes have new snapshots."""
+        """Take in hints: that sources changed, that definitions did, that something elsewhere moved."""
         silent = self._gate.wait() is not None
         hints = self._ears.hear()
         self._ddl_told |= DDL in hints
-        self._lakes_told |= LAKES in hints
-        if hints & {CHANGES, LAKES}:
+        if OUTSIDE in hints:
+            self._watch.tell()
+        if hints & {CHANGES, OUTSIDE}:
             self._gate.hint()
-        sources = {oid for reads in self._registry.sources.values() for oid in reads} & self._registry.tracked
+        sources = self._registry.relations(self._registry.rows) & self._registry.tracked
         for source in self._gate.look(sources):
             self._ears.not_in_vain()
             self._clocks.mark_dirty(self._registry.readers(source))
         if self._ddl_told and time.time() - self._ddl_looked >= DDL_SECONDS:
             self._follow_ddl()
-        waited = time.time() - self._lakes_looked
-        soon = silent or self._lakes_told
-        if waited >= (LAKE_LOOK_SECONDS if soon else LAKE_POLL_SECONDS if self._lakes.polled else IDLE_SECONDS):
-            self._follow_lakes()
+        if self._watch.is_due(awake=silent):
+            self._follow_sources()
 
     def _until_hints(self) -> float:
         """Seconds until a hint is followed that came too soon after the last one of its kind."""
         now = time.time()
-        waits = [self._ddl_looked + DDL_SECONDS - now] if self._ddl_told else []
-        waits += [self._lakes_looked + LAKE_LOOK_SECONDS - now] if self._lakes_told else []
-        return max(0.0, min(waits, default=IDLE_SECONDS))
+        ddl = self._ddl_looked + DDL_SECONDS - now if self._ddl_told else IDLE_SECONDS
+        return max(0.0, min(ddl, self._watch.wait()))
 
     def _follow_ddl(self) -> None:
         """Bring definitions in step with what DDL did to their sources."""
@@ -422,16 +416,15 @@ class Engine:
             sinks.tidy(refresher)
         self.operations().redefiner.follow()
 
-    def _follow_lakes(self) -> None:
-        """Look for new snapshots of lakes: whoever reads such a lake may have changes waiting."""
-        self._lakes_told, self._lakes_looked = False, time.time()
-        with self._house.step("following lakes", *self._connections):
-            self._lakes.follow(self._control)
-        moved = self._lakes.moved()
+    def _follow_sources(self) -> None:
+        """Look at sources elsewhere: whoever reads one that moved may have changes waiting."""
+        with self._house.step("sources elsewhere", *self._connections):
+            self._watch.follow(self._control)
+        moved = self._watch.moved(self._control)
         if moved:
             self._ears.not_in_vain()
             self._gate.open()
-        self._clocks.mark_dirty(self._registry.lake_readers(moved))
+        self._clocks.mark_dirty(self._registry.readers(*moved))
 
     def _wake(self) -> None:
         try:

@@ -19,10 +19,11 @@ from runnel.apply.tables import typed
 from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.model.names import Name, quote
-from runnel.model.types import Column
+from runnel.ports.source import Used
 from runnel.refresh.maintained import Mode
 from runnel.refresh.rights import check_readable
 from runnel.schedule.spec import parse_schedule
+from runnel.sources.registry import Kinds
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.describe import SESSION_SETTINGS, user_error
 
@@ -138,13 +139,15 @@ def session_settings(caller: Caller) -> dict[str, str]:
     return {k: v for k, v in caller.settings.items() if k in SESSION_SETTINGS}
 
 
-def define(conn: psycopg.Connection, name: Name, query: str, schedule: str, mode: str, caller: Caller) -> Definition:
+def define(
+    conn: psycopg.Connection, name: Name, query: str, schedule: str, mode: str, caller: Caller, kinds: Kinds
+) -> Definition:
     """Check everything about a definition; nothing is changed."""
     parsed = parse_mode(mode)
     parse_schedule(schedule)
     settings = session_settings(caller)
     with _prefixed(name):
-        compiled = compile_query(conn, query, settings=settings, role=caller.role)
+        compiled = compile_query(conn, query, settings=settings, role=caller.role, kinds=kinds)
     _check_rights(conn, compiled, caller)
     if parsed == "DIFFERENTIAL" and compiled.plan is None:
         raise UserError(
@@ -203,20 +206,15 @@ def refuse_existing(conn: psycopg.Connection, name: Name) -> None:
     raise UserError(f'{what} "{name}" already exists', hint=hint, sqlstate="42P07")
 
 
-def install_capture(conn: psycopg.Connection, compiled: Compiled, caller: Caller) -> None:
+def install_capture(conn: psycopg.Connection, kinds: Kinds, compiled: Compiled, caller: Caller) -> None:
     """Capture the columns the query uses, committed; waits for writers, but not for ever."""
-    tables = [r for r in compiled.relations if r.pgt_id is None and r.lake is None]
-    _refuse_own_locks(conn, [r.oid for r in tables], caller)
+    used = [Used(r, compiled.column_uses.get(r.oid, ())) for r in compiled.relations]
+    _refuse_own_locks(conn, [u.relation.oid for u in used], caller)
     try:
         with conn.transaction():
             conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
-            for relation in tables:
-                columns = list(compiled.column_uses.get(relation.oid, ()))
-                conn.execute("SELECT pgtrickle._capture_install(%s::oid, %s::text[])", (relation.oid, columns))
-                grant_buffer(conn, relation.oid, columns, caller.role)
-            for relation in compiled.relations:
-                if relation.pgt_id is not None:
-                    create_log(conn, relation.pgt_id, relation.columns, caller.role)
+            for kind in kinds:
+                kind.capture(conn, [u for u in used if u.relation.origin.source == kind.name], caller.role)
     except psycopg.errors.LockNotAvailable:
         raise TransientError(
             "capture could not be installed: a transaction is writing to a source table",
@@ -262,37 +260,6 @@ def refuse_unseen_writes(conn: psycopg.Connection, name: Name, oids: Sequence[in
             hint="Commit first, then refresh: the engine works in a transaction of its own.",
             sqlstate="55006",
         )
-
-
-def grant_buffer(conn: psycopg.Connection, oid: int, columns: Sequence[str], role: str) -> None:
-    """Let the owner read just the captured columns its query uses."""
-    row = conn.execute("SELECT columns FROM pgtrickle.pgt_change_tracking WHERE source_relid = %s", (oid,)).fetchone()
-    assert row is not None
-    numbers = [f"c{c['attnum']}" for c in row[0] if c["name"] in columns]
-    names = ", ".join(["pgt_xid", "pgt_w", *numbers])
-    conn.execute(
-        psql.SQL("GRANT SELECT ({}) ON pgtrickle_changes.{} TO {}").format(
-            psql.SQL(names),
-            psql.Identifier(f"changes_{oid}"),
-            psql.Identifier(role),
-        )
-    )
-
-
-def create_log(conn: psycopg.Connection, pgt_id: int, columns: Sequence[Column], role: str) -> None:
-    """The change log of a stream table, from its first reader on."""
-    items = ", ".join(typed(f"o{i}", c.type, c.collation) for i, c in enumerate(columns))
-    log = f"pgtrickle_changes.log_{pgt_id}"
-    conn.execute(f"CREATE TABLE IF NOT EXISTS {log} (pgt_version int8 NOT NULL, pgt_w int8 NOT NULL, {items})".encode())
-    conn.execute("SELECT pgtrickle._identify(ARRAY[%s::regclass::oid])", (log,))
-    conn.execute(f"CREATE INDEX IF NOT EXISTS log_{pgt_id}_version ON {log} (pgt_version)".encode())
-    conn.execute("SELECT pgtrickle._without_statistics(%s::regclass)", (log,))
-    conn.execute(f"GRANT SELECT ON {log} TO {quote(role)}".encode())
-
-
-def drop_log(conn: psycopg.Connection, pgt_id: int) -> None:
-    """Away with a change log that nobody can read any more."""
-    conn.execute(f"DROP TABLE IF EXISTS pgtrickle_changes.log_{pgt_id}".encode())
 
 
 def create_result(conn: psycopg.Connection, definition: Definition) -> int:

@@ -6,6 +6,7 @@ exist, and by the engine every few seconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ from runnel.catalog.rows import StreamTable
 from runnel.engine.registry import role_name
 from runnel.errors import RunnelError
 from runnel.model.names import Name
+from runnel.sources.registry import Kinds
 from runnel.sql.compile import compile_query
 from runnel.sql.describe import Description
 
@@ -60,7 +62,7 @@ def renamed_sources(conn: Connection, pgt_id: int) -> dict[Name, Name]:
     return names
 
 
-def record_missing(conn: Connection, rows: dict[int, StreamTable]) -> None:
+def record_missing(conn: Connection, rows: Mapping[int, StreamTable], kinds: Kinds) -> None:
     """Stream tables of an older version have nothing recorded: what is there now is what counts."""
     for (pgt_id,) in conn.execute(UNRECORDED).fetchall():
         row = rows.get(pgt_id)
@@ -68,7 +70,8 @@ def record_missing(conn: Connection, rows: dict[int, StreamTable]) -> None:
             continue
         try:
             role = role_name(conn, row.owner)
-            description = compile_query(conn, row.defining_query, settings=row.settings, role=role).description
+            compiled = compile_query(conn, row.defining_query, settings=row.settings, role=role, kinds=kinds)
+            description = compiled.description
         except RunnelError:
             # Its sources drifted: the next refresh says so.
             description = None

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
 from runnel.catalog.rows import StreamTable
 from runnel.engine.definitions import Caller, session_settings
 from runnel.engine.operations import Operations
 from runnel.errors import RunnelError
+from runnel.explain.render import WIDTH, render_plan
 from runnel.model.frontier import Frontier
-from runnel.plan.render import WIDTH, render_plan
-from runnel.refresh.changes import pending_changes
 from runnel.refresh.maintained import Maintained
 from runnel.sinks.ducklake.options import describe
 from runnel.sql.compile import Compiled, compile_query
@@ -48,12 +46,10 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
         lines += render_plan(table.plan, str(table.name))
     lines.append("")
     frontier = Frontier.from_json(row.frontier)
-    versions = {i: r.version for i, r in operations.registry.rows.items()}
     if row.is_populated and row.status != "ERROR":
-        pending = pending_changes(operations.conn, table, frontier, versions)
-        lines.append(f"A refresh now would read {pending.total} captured row(s)" + _by_table(operations, pending.rows))
-        lakes = "".join(f", {key} {snapshot}" for key, snapshot in sorted(frontier.lakes.items()))
-        lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}{lakes}")
+        lines.append(_waiting(operations, row))
+        others = "".join(f", {name} {version}" for name, version in sorted(frontier.elsewhere.items()))
+        lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}{others}")
         lines += _lake_reads(operations, row)
     return lines
 
@@ -77,7 +73,13 @@ def _lake_reads(operations: Operations, row: StreamTable) -> list[str]:
 def _as_written(operations: Operations, row: StreamTable, table: Maintained) -> Compiled | None:
     """The query in the user's own text: what is maintained is decided already, and says nothing of it any more."""
     try:
-        return compile_query(operations.conn, row.original_query, settings=row.settings, role=table.owner)
+        return compile_query(
+            operations.conn,
+            row.original_query,
+            settings=row.settings,
+            role=table.owner,
+            kinds=operations.registry.kinds,
+        )
     except RunnelError:
         return None
 
@@ -86,18 +88,19 @@ def _fill(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH - 4, subsequent_indent="  ", break_long_words=False)
 
 
-def _by_table(operations: Operations, rows: Any) -> str:
-    names = []
-    for oid, count in rows.items():
-        if count:
-            found = operations.conn.execute("SELECT %s::regclass::text", (str(oid),)).fetchone()
-            names.append(f"{count} of {found[0] if found else oid}")
-    return f": {', '.join(names)}" if names else ""
+def _waiting(operations: Operations, row: StreamTable) -> str:
+    """What the sources say is new, as a refresh would ask them."""
+    waiting = operations.refresher.look(row.pgt_id)
+    total = sum(pending.rows for pending in waiting.values())
+    each = ", ".join(f"{pending.rows} of {name}" for name, pending in waiting.items() if pending.rows)
+    return f"A refresh now would read {total} changed row(s)" + (f": {each}" if each else "")
 
 
 def validate(operations: Operations, query: str, caller: Caller) -> list[dict[str, str]]:
     """Check a query without creating anything: (check, result, severity) per finding."""
-    compiled = compile_query(operations.conn, query, settings=session_settings(caller), role=caller.role)
+    compiled = compile_query(
+        operations.conn, query, settings=session_settings(caller), role=caller.role, kinds=operations.registry.kinds
+    )
     checks = [
         ("valid_query", f"{len(compiled.description.columns)} column(s)", "OK"),
         ("sources", ", ".join(str(r.name) for r in compiled.relations) or "none", "OK"),

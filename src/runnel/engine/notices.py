@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 
 REQUESTS, CHANGES, DDL = CHANNELS = ("pgtrickle_request", "pgtrickle_wake", "pgtrickle_ddl")
-LAKES = "lake"
-"""On the channel of changes: some lake has a new snapshot."""
+OUTSIDE = "outside"
+"""A hint that a source outside of this database has moved."""
 PATIENCE = 3
 """Hints in a row that may lead to nothing before we listen less often."""
 STEP_SECONDS = 0.01
@@ -27,6 +27,8 @@ class Ears:
     """Listens on one connection."""
 
     conn: psycopg.Connection[Any]
+    outside: frozenset[str] = frozenset()
+    """Payloads on the channel of changes that speak of sources outside of this database."""
     _vain: int = 0
     _heard_at: float = 0.0
 
@@ -39,7 +41,7 @@ class Ears:
         """What there are hints of since the last time."""
         hints = set()
         for note in self.conn.notifies(timeout=0):
-            hints.add(LAKES if note.channel == CHANGES and note.payload == LAKES else note.channel)
+            hints.add(OUTSIDE if note.channel == CHANGES and note.payload in self.outside else note.channel)
         self._heard_at = time.monotonic()
         self._vain = self._vain + 1 if hints else 0
         return hints

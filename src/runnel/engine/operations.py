@@ -59,9 +59,10 @@ class Operations:
             args.get("schedule") or "calculated",
             args.get("refresh_mode") or "AUTO",
             caller,
+            self.registry.kinds,
         )
         sink = sinks.wanted_sink(self.conn, args, None, 0, name, caller)
-        defs.install_capture(self.conn, definition.compiled, caller)
+        defs.install_capture(self.conn, self.registry.kinds, definition.compiled, caller)
         pgt_id: int | None = None
         try:
             with self.conn.transaction():
@@ -124,6 +125,7 @@ class Operations:
             args.get("schedule") or row.schedule,
             args.get("refresh_mode") or row.refresh_mode,
             caller,
+            self.registry.kinds,
         )
         changes: dict[str, Any] = {}
         if definition.compiled.description.canonical != row.defining_query or row.status == "ERROR" or row.drift:
@@ -189,6 +191,7 @@ class Operations:
             args.get("schedule") or row.schedule,
             args.get("refresh_mode") or row.refresh_mode,
             owner,
+            self.registry.kinds,
         )
         current = self.registry.sinks.get(row.pgt_id)
         sink = sinks.wanted_sink(self.conn, args, current, row.pgt_id, name, caller)
@@ -340,7 +343,7 @@ class Operations:
         return row
 
     def _refuse_unseen_writes(self, row: StreamTable, caller: defs.Caller) -> None:
-        sources = {oid for member in self.refresher.closure(row.pgt_id) for oid in self.registry.sources[member]}
+        sources = {oid for member in self.refresher.closure(row.pgt_id) for oid in self.registry.relations_read[member]}
         defs.refuse_unseen_writes(self.conn, Name(row.pgt_schema, row.pgt_name), sorted(sources), caller)
 
     def _acts_as_owner(self, row: StreamTable, caller: defs.Caller) -> bool:

@@ -8,7 +8,6 @@ from runnel.catalog.rows import Definition as StoredDefinition
 from runnel.catalog.rows import Dependency
 from runnel.engine.definitions import Definition
 from runnel.errors import UserError
-from runnel.plan.stage import Relation
 
 
 def stored_definition(definition: Definition) -> StoredDefinition:
@@ -37,11 +36,11 @@ def dependencies(pgt_id: int, definition: Definition) -> list[Dependency]:
             Dependency(
                 pgt_id=pgt_id,
                 source_relid=relation.oid,
-                source_type=_source_type(relation),
+                source_type=relation.origin.source,
                 source_name=str(relation.name),
                 columns_used=tuple(used),
                 column_types=tuple(types[u] for u in used),
-                source_pgt_id=relation.pgt_id,
+                source_pgt_id=relation.origin.upstream,
             )
         )
     for view in compiled.views:
@@ -52,12 +51,6 @@ def dependencies(pgt_id: int, definition: Definition) -> list[Dependency]:
             )
         )  # fmt: skip
     return result
-
-
-def _source_type(relation: Relation) -> str:
-    if relation.lake is not None:
-        return "LAKE_TABLE"
-    return "TABLE" if relation.pgt_id is None else "STREAM_TABLE"
 
 
 def role_oid(conn: psycopg.Connection, role: str) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from runnel.apply.log import create_log, drop_log
 from runnel.catalog import store
 from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import StreamTable
@@ -59,7 +60,7 @@ class Redefiner:
     ) -> None:
         """Replace a definition and rebuild the table, in one transaction."""
         self._refuse_cycle(row.pgt_id, definition)
-        defs.install_capture(self.conn, definition.compiled, owner)
+        defs.install_capture(self.conn, self.registry.kinds, definition.compiled, owner)
 
         def change(publication: Publication) -> None:
             if change_sink is not None:
@@ -93,10 +94,10 @@ class Redefiner:
         readers = [i for i, reads in self.registry.graph.items() if pgt_id in reads]
         if not readers:
             return
-        defs.drop_log(self.conn, pgt_id)
+        drop_log(self.conn, pgt_id)
         for reader in readers:
             role = role_name(self.conn, self.registry.rows[reader].owner)
-            defs.create_log(self.conn, pgt_id, definition.compiled.description.columns, role)
+            create_log(self.conn, pgt_id, definition.compiled.description.columns, role)
         self.conn.execute(READERS_FOLLOW, {"relid": relid, "pgt_id": pgt_id})
         news = f"stream table {definition.name} was altered"
         self.conn.execute(READERS_DRIFT, {"news": news, "pgt_id": pgt_id})
@@ -123,7 +124,8 @@ class Redefiner:
 
     def _define(self, row: StreamTable, query: str, owner: defs.Caller) -> defs.Definition:
         return defs.define(
-            self.conn, Name(row.pgt_schema, row.pgt_name), query, row.schedule, row.refresh_mode, owner
+            self.conn, Name(row.pgt_schema, row.pgt_name), query, row.schedule, row.refresh_mode, owner,
+            self.registry.kinds,
         )  # fmt: skip
 
     def follow(self, *, look: bool = False) -> None:
@@ -153,9 +155,9 @@ class Redefiner:
                 self.registry.reload(self.conn)
 
     def _refuse_cycle(self, pgt_id: int, definition: defs.Definition) -> None:
-        upstream = {r.pgt_id for r in definition.compiled.relations if r.pgt_id is not None}
-        published = {(s.lake, s.table_id): i for i, s in self.registry.sinks.items()}
-        through = (published.get((r.lake.lake, r.lake.table_id)) for r in definition.compiled.relations if r.lake)
+        origins = [relation.origin for relation in definition.compiled.relations]
+        upstream = {origin.upstream for origin in origins if origin.upstream is not None}
+        through = (self.refresher.sinks.upstream(self.conn, origin) for origin in origins)
         upstream |= {i for i in through if i is not None}
         for up in upstream:
             if up == pgt_id or pgt_id in ancestors(self.registry.graph, up):

@@ -18,6 +18,7 @@ from runnel.catalog import store
 from runnel.catalog.lost import ended, is_lost
 from runnel.catalog.owner import settle, sweep
 from runnel.catalog.rows import Refresh, StreamTable
+from runnel.catalog.statistics import Statistics
 from runnel.dsn import without_secrets
 from runnel.engine.advice import missing_grant
 from runnel.engine.masking import condition, public_message
@@ -25,17 +26,17 @@ from runnel.engine.registry import Registry, position, ready
 from runnel.errors import SchemaDriftError, TransientError
 from runnel.lake.write.commit import LakeConflict
 from runnel.model.frontier import Frontier
+from runnel.ports.source import Pending
 from runnel.refresh.maintained import Maintained, Outcome
-from runnel.refresh.transaction import RefreshTransaction
+from runnel.refresh.table import Shared, TableRefresh
+from runnel.refresh.verify import count, differences
 from runnel.schedule.choose import MIN_CHANGES, full_is_cheaper
 from runnel.schedule.dag import descendants, ordered
 from runnel.sinks.catalog import Sink, add_timings, load_sinks
 from runnel.sinks.ducklake.columns import published
 from runnel.sinks.ducklake.publisher import Later, Publication, Publisher, exports, publishes
 from runnel.sinks.model import Refreshed, Result
-from runnel.sources.ducklake.copies import Staging
-from runnel.sources.ducklake.standins import Standins
-from runnel.sources.statistics import Statistics
+from runnel.sources.registry import Kinds
 from runnel.spark.session import Sessions
 
 log = logging.getLogger(__name__)
@@ -77,11 +78,14 @@ class Refresher:
     role: str
     role_oid: int
     on_event: Callable[[str], None]
-    lakes: Standins = field(default_factory=Standins)
     statistics: Statistics = field(default_factory=Statistics)
     scratch: Scratch = field(default_factory=Scratch)
-    staging: Staging = field(default_factory=Staging)
     publisher: Publisher = field(init=False)
+
+    @property
+    def kinds(self) -> Kinds:
+        """Of sources."""
+        return self.registry.kinds
 
     def __post_init__(self) -> None:
         self.publisher = Publisher(self.dsn, self.sessions)
@@ -124,16 +128,37 @@ class Refresher:
     def verify(self, pgt_id: int, members: Sequence[int]) -> tuple[list[Outcome], list[tuple[str, int]], int]:
         """Refresh, and compare with the query in that very snapshot: (outcomes, differing rows, rows)."""
         found: list[tuple[str, int]] = []
-        count = 0
+        rows = 0
 
-        def compare(transaction: RefreshTransaction, table: Maintained) -> None:
-            nonlocal count
-            if table.id == pgt_id:
-                found.extend(transaction.differences(table))
-                count = transaction.count(table)
+        def compare(refresh: TableRefresh) -> None:
+            nonlocal rows
+            if refresh.table.id == pgt_id:
+                found.extend(differences(refresh))
+                rows = count(refresh)
 
         outcomes = self._transaction(members, "MANUAL", time.time(), None, after=compare)
-        return outcomes, found, count
+        return outcomes, found, rows
+
+    def look(self, pgt_id: int) -> dict[str, Pending]:
+        """What waits for a stream table, by the name of each relation that it reads."""
+        table = self.registry.maintained(self.conn, pgt_id)
+        try:
+            with self.conn.transaction():
+                refresh = TableRefresh(self._shared(), table, position(self.registry.rows[pgt_id]))
+                waiting = refresh.look()
+        finally:
+            self._finish_reading()
+        return {str(u.relation.name): waiting[u.relation.oid] for u in table.sources if u.relation.oid in waiting}
+
+    def _shared(self) -> Shared:
+        return Shared(
+            self.conn, self.dsn, self.sessions, self.kinds, self.role,
+            {i: r.version for i, r in self.registry.rows.items()}, self.statistics, self.scratch,
+        )  # fmt: skip
+
+    def _finish_reading(self) -> None:
+        for kind in self.kinds:
+            kind.finish()
 
     def _transaction(
         self,
@@ -142,12 +167,13 @@ class Refresher:
         started: float,
         force_full: str | None,
         before: Callable[[Publication], None] | None = None,
-        after: Callable[[RefreshTransaction, Maintained], None] | None = None,
+        after: Callable[[TableRefresh], None] | None = None,
     ) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        if any(self.registry.lake_sources.get(m) for m in members):
-            # DDL in a lake reaches its stand-ins before the snapshot in which both are read.
-            self.lakes.follow(self.conn)
+        for kind in self.kinds:
+            if any(self.registry.reads(m, kind.name) for m in members):
+                # DDL elsewhere reaches what stands for it here before the snapshot in which both are read.
+                kind.follow(self.conn)
         self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         current = members[0]
         try:
@@ -158,25 +184,21 @@ class Refresher:
                 rows = self.registry.rows
                 self._check_sources(members)
                 tables = self._compiled(members)
-                transaction = RefreshTransaction(
-                    self.conn, self.dsn, self.sessions, self.role,
-                    {i: r.version for i, r in rows.items()}, self.statistics, self.scratch,
-                    staging=self.staging, catalogs=self.lakes.catalogs,
-                )  # fmt: skip
+                shared = self._shared()
+                refreshes = []
                 for table in tables:
                     current = table.id
-                    transaction.fix_lakes([table])
-                for table in tables:
+                    refreshes.append(TableRefresh(shared, table, position(rows[table.id])))
+                for refresh in refreshes:
+                    table = refresh.table
                     current = table.id
                     self._complete_map(publication, table)
-                    at = position(rows[table.id])
-                    why = partial(self._why_full, force_full, table, rows[table.id])
-                    outcome = transaction.refresh(table, at, full=why)
+                    outcome = refresh.run(partial(self._why_full, force_full, table, rows[table.id]))
                     outcomes.append(outcome)
                     self._publish(publication, outcome, rows[table.id])
-                    self._record(outcome, at.frontier, initiated_by, started)
+                    self._record(outcome, position(rows[table.id]).frontier, initiated_by, started)
                     if after is not None:
-                        after(transaction, table)
+                        after(refresh)
                 if any(table.owner != self.role for table in tables):
                     sweep(self.conn)
                 publication.commit_others()
@@ -191,7 +213,7 @@ class Refresher:
                 raise
             raise RefreshFailed(current, error) from error
         finally:
-            self.lakes.catalogs.finish()
+            self._finish_reading()
             if not self.conn.closed:
                 self.conn.isolation_level = None
                 settle(self.conn)
@@ -203,16 +225,16 @@ class Refresher:
     def drop_leftovers(self, redefined: int | None = None) -> None:
         """Drop the temporary tables of stream tables that are gone, or of one whose plan is another now."""
         living = self.registry.rows.keys() - {redefined}
-        standins = {
-            oid for pgt_id, sources in self.registry.lake_sources.items() if pgt_id in living for oid in sources
-        }
+        relations = self.registry.relations(living)
         with self.conn.transaction():
             self.scratch.keep_only(self.conn, living)
-            self.staging.keep_only(self.conn, living, standins)
+            for kind in self.kinds:
+                kind.tidy(self.conn, living, relations)
 
     def _forget_scratch(self) -> None:
         self.scratch.forget()
-        self.staging.forget()
+        for kind in self.kinds:
+            kind.forget()
 
     def _why_full(self, forced: str | None, table: Maintained, row: StreamTable, changes: int) -> str | None:
         """Why to recompute a table for which this many captured rows wait: told to, or cheaper by its history."""
@@ -317,7 +339,7 @@ class Refresher:
         worked = outcome.changed or rebuilt or bool(outcome.changes_read) or initiated_by != "SCHEDULER"
         worked = worked or outcome.published is not None or outcome.deferred
         now = outcome.frontier
-        moved = now.stream_tables != before.stream_tables or now.lakes != before.lakes
+        moved = now.elsewhere != before.elsewhere
         clocked = outcome.table.plan is not None and outcome.table.plan.uses_clock
         if not (worked or moved or clocked):
             return
@@ -334,7 +356,7 @@ class Refresher:
             timings=dict(outcome.timings),
             spark_jobs=outcome.spark_jobs,
             rows_read=dict(outcome.rows_read),
-            lake_io=None if outcome.lake_io is None else dict(outcome.lake_io),
+            lake_io=None if outcome.effort is None else dict(outcome.effort),
         )
         if worked:
             store.record_success(self.conn, pgt_id, refresh, outcome.refresh_id)

@@ -12,14 +12,19 @@ from runnel.catalog.rows import StreamTable
 from runnel.errors import RunnelError, SchemaDriftError, UserError
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
-from runnel.refresh.maintained import LakeSource, Maintained, Position, lake_sources
+from runnel.ports.source import Used
+from runnel.refresh.maintained import Maintained, Position
 from runnel.schedule.dag import Graph, descendants, find_circle, units
 from runnel.sinks import catalog as sinks
+from runnel.sources.registry import Kinds
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.deep import is_deep, with_room
 from runnel.sql.describe import relation_columns
 from runnel.sql.parse import parse_query
 from runnel.sql.scales import Table, column_scales, result_scales
+
+VIEW = "VIEW"
+"""In pgt_dependencies: a view that the query names; the relations below it are listed too."""
 
 
 @dataclass
@@ -28,11 +33,12 @@ class Registry:
 
     rows: dict[int, StreamTable] = field(default_factory=dict)
     graph: dict[int, frozenset[int]] = field(default_factory=dict)
-    sources: dict[int, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    kinds: Kinds = ()
+    """Of sources, as long as the engine is connected."""
+    relations_read: dict[int, dict[int, str]] = field(default_factory=dict)
+    """Per stream table the relations that it reads, other stream tables aside: oid, and the word for its kind."""
     sinks: dict[int, sinks.Sink] = field(default_factory=dict)
     """Where stream tables are published."""
-    lake_sources: dict[int, dict[int, str]] = field(default_factory=dict)
-    """Per stream table the stand-ins that it reads, with the lake that each belongs to."""
     tracked: frozenset[int] = frozenset()
     """Tables that are captured now; a dropped source is not, though its readers still name it."""
     broken: dict[int, str] = field(default_factory=dict)
@@ -45,10 +51,8 @@ class Registry:
         """Read the catalog anew."""
         self.rows = {row.pgt_id: row for row in store.load_stream_tables(conn)}
         self.graph = {i: frozenset() for i in self.rows}
-        self.sources = {i: {} for i in self.rows}
+        self.relations_read = {i: {} for i in self.rows}
         self.sinks = sinks.load_sinks(conn)
-        self.lake_sources = {i: {} for i in self.rows}
-        lakes = store.lakes_of_standins(conn)
         self._readers = set()
         self.tracked = store.tracked_sources(conn)
         for d in store.load_dependencies(conn):
@@ -58,10 +62,8 @@ class Registry:
                 if d.source_pgt_id in self.rows:
                     self.graph[d.pgt_id] |= {d.source_pgt_id}
                 self._readers.add(d.source_pgt_id)
-            elif d.source_type == "TABLE":
-                self.sources[d.pgt_id][d.source_relid] = tuple(d.columns_used)
-            elif d.source_type == "LAKE_TABLE":
-                self.lake_sources[d.pgt_id][d.source_relid] = lakes.get(d.source_relid, "")
+            elif d.source_type != VIEW:
+                self.relations_read[d.pgt_id][d.source_relid] = d.source_type
         self._cut_circles()
         self._compiled = {i: known for i, known in self._compiled.items() if i in self.rows}
 
@@ -75,19 +77,23 @@ class Registry:
 
     def units(self) -> list[list[int]]:
         """What must be refreshed together, upstream first."""
-        return units(self.graph, {i: (*s, *self.lake_sources[i]) for i, s in self.sources.items()})
+        return units(self.graph, {i: tuple(read) for i, read in self.relations_read.items()})
 
     def find(self, name: Name) -> StreamTable | None:
         """A stream table by name."""
         return next((r for r in self.rows.values() if (r.pgt_schema, r.pgt_name) == (name.schema, name.name)), None)
 
-    def readers(self, source: int) -> list[int]:
-        """Stream tables that read a captured table."""
-        return [i for i, sources in self.sources.items() if source in sources]
+    def readers(self, *relations: int) -> list[int]:
+        """Stream tables that read one of these relations."""
+        return [i for i, read in self.relations_read.items() if not read.keys().isdisjoint(relations)]
 
-    def lake_readers(self, lakes: Collection[str]) -> list[int]:
-        """Stream tables that read a table of one of these lakes."""
-        return [i for i, sources in self.lake_sources.items() if not set(sources.values()).isdisjoint(lakes)]
+    def reads(self, pgt_id: int, kind: str) -> bool:
+        """Whether a stream table reads a relation of some kind, by the kind's word in the catalog."""
+        return kind in self.relations_read[pgt_id].values()
+
+    def relations(self, tables: Collection[int]) -> set[int]:
+        """The relations that these stream tables read."""
+        return {oid for pgt_id in tables for oid in self.relations_read[pgt_id]}
 
     def maintained(self, conn: psycopg.Connection, pgt_id: int) -> Maintained:
         """A stream table ready to be refreshed."""
@@ -113,15 +119,15 @@ class Registry:
         owner = role_name(conn, row.owner)
         plan, reason, polled = None, row.mode_reason, False
         scales: dict[str, int] = {}
-        lakes: tuple[LakeSource, ...] = ()
-        staged = None
+        sources: tuple[Used, ...] = ()
+        over_lent = None
         try:
-            compiled = compile_query(conn, row.defining_query, settings=row.settings, role=owner)
+            compiled = compile_query(conn, row.defining_query, settings=row.settings, role=owner, kinds=self.kinds)
             plan, reason = compiled.plan, compiled.reason or row.mode_reason
             columns, polled = compiled.description.columns, compiled.polled
             scales = known_scales(compiled, self._upstream_scales(conn, compiled))
-            lakes = lake_sources(compiled.relations, compiled.column_uses)
-            staged = compiled.staged
+            sources = tuple(Used(r, compiled.column_uses.get(r.oid, ())) for r in compiled.relations)
+            over_lent = compiled.over_lent
         except RunnelError:
             # The query no longer compiles: its sources drifted. Refreshes will say so; everything else still works.
             if row.status != "ERROR":
@@ -144,19 +150,17 @@ class Registry:
             mode="FULL" if mode == "FULL" else "DIFFERENTIAL" if mode == "DIFFERENTIAL" else "AUTO",
             plan=plan,
             reason=reason,
-            sources=self.sources[row.pgt_id],
-            upstream=self.graph[row.pgt_id],
+            sources=sources,
             polled=polled,
             scales=scales,
             logged=logged,
-            lakes=lakes,
-            staged=staged,
-            expired=row.ducklake_expired,
+            over_lent=over_lent,
+            forgotten=row.ducklake_expired,
         )
 
     def _upstream_scales(self, conn: psycopg.Connection, compiled: Compiled) -> dict[int, Mapping[str, int]]:
         """What is known of the digits of the stream tables that a query reads."""
-        read = {r.pgt_id for r in compiled.relations if r.pgt_id is not None and r.pgt_id in self.rows}
+        read = {r.origin.upstream for r in compiled.relations if r.origin.upstream in self.rows}
         found: dict[int, Mapping[str, int]] = {}
         for upstream in read:
             try:
@@ -198,7 +202,7 @@ def _scales(compiled: Compiled, upstream: Mapping[int, Mapping[str, int]]) -> di
     if tree is None:
         return {}
     tables = {
-        _table(r.name): column_scales(r.columns, None if r.pgt_id is None else upstream.get(r.pgt_id))
+        _table(r.name): column_scales(r.columns, upstream.get(r.origin.upstream or 0))
         for r in (*compiled.relations, *compiled.views)
     }
     parsed = {_table(name): parse_query(text) for name, text in compiled.view_texts.items()}

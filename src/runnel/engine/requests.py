@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -12,31 +13,29 @@ from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import Request
 from runnel.dsn import without_secrets
 from runnel.engine.advice import advised
-from runnel.engine.arguments import require_arguments
+from runnel.engine.arguments import refuse_empty, require_arguments
 from runnel.engine.definitions import Caller
 from runnel.engine.explain import explain, validate
 from runnel.engine.operations import Operations
 from runnel.errors import RunnelError
-from runnel.lake.upkeep.thread import Upkeep
-from runnel.sources.ducklake import attach as lakes
+from runnel.ports.service import Service
 from runnel.sql.describe import user_error
 
 log = logging.getLogger(__name__)
 
-SECRET = ("attach_lake", "set_lake_option")
-"""Requests whose arguments may hold credentials: they are not kept."""
+Services = Sequence[Service]
 
 
-def answer(operations: Operations, upkeep: Upkeep, request: Request, control: psycopg.Connection) -> None:
+def answer(operations: Operations, services: Services, request: Request, control: psycopg.Connection) -> None:
     """Carry a request out and store its answer; only a lost connection propagates."""
     try:
-        if request.kind == "maintain_lake":
-            lakes.require_engine_rights(operations.conn, request.role, "maintain lakes")
-            upkeep.answer(request.request_id, request.args.get("name"))
-            return
-        if request.kind in SECRET:
-            calls.forget_arguments(control, request.request_id)
-        result = _dispatch(operations, request)
+        for service in services:
+            if request.kind in service.slow:
+                service.take(operations.conn, request.request_id, request.args, request.role)
+                return
+            if request.kind in service.secret:
+                calls.forget_arguments(control, request.request_id)
+        result = _dispatch(operations, services, request)
     except RunnelError as error:
         calls.finish_request(control, request.request_id, error=advised(error, control.info.user))
     except psycopg.Error as error:
@@ -57,10 +56,15 @@ def answer(operations: Operations, upkeep: Upkeep, request: Request, control: ps
         calls.finish_request(control, request.request_id, result=result)
 
 
-def _dispatch(operations: Operations, request: Request) -> Any:
+def _dispatch(operations: Operations, services: Services, request: Request) -> Any:
     caller = Caller(request.role, request.settings or {}, request.caller_pid)
     args = request.args
+    for service in services:
+        if request.kind in service.requests:
+            require_arguments(request.kind, args, service.required)
+            return service.requests[request.kind](operations.conn, args, caller.role)
     require_arguments(request.kind, args)
+    refuse_empty(request.kind, args)
     match request.kind:
         case "create":
             return operations.create(args, caller)
@@ -82,15 +86,5 @@ def _dispatch(operations: Operations, request: Request) -> Any:
             return validate(operations, args["query"], caller)
         case "explain":
             return explain(operations, args["name"], caller)
-        case "attach_lake":
-            return lakes.attach(operations.conn, args, caller.role)
-        case "detach_lake":
-            return lakes.detach(operations.conn, args, caller.role)
-        case "set_lake_option":
-            return lakes.set_option(operations.conn, args, caller.role)
-        case "lake_info":
-            return lakes.info(operations.conn, args)
-        case "lake_tables":
-            return lakes.tables(operations.conn, args)
         case other:
             raise RunnelError(f"unknown request {other!r}", hint="The SQL functions and the engine differ in version.")

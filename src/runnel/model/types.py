@@ -43,6 +43,16 @@ _FAMILIES: dict[int, Family] = {
 
 _PLAIN = frozenset({"int", "text", "bpchar", "bool", "date", "timestamp", "timestamptz", "uuid", "enum"})
 
+# Types without an equality operator (or with one that is not equality), or without a hash function, and arrays of
+# such: compared by their text.
+TEXTUAL = frozenset({
+    114, 199, 142, 143, 4072, 4073,  # json, xml, jsonpath
+    600, 1017, 601, 1018, 602, 1019, 603, 1020, 604, 1027, 628, 629, 718, 719,  # point ... circle
+    790, 791, 1560, 1561, 1562, 1563,  # money, bit, bit varying
+    3614, 3643, 3615, 3645,  # tsvector, tsquery
+    1790, 2201, 2970, 2949, 5038, 5039,  # refcursor, txid_snapshot, pg_snapshot
+})  # fmt: skip
+
 _INT_DIGITS = {21: 5, 23: 10, 20: 19}
 
 _FIRST_USER_OID = 16384

@@ -7,58 +7,48 @@ treat them as immutable. A stage under a PartitionHead has no branches: it reads
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from runnel.model.names import Name
+from runnel.model.names import Name, quote
 from runnel.model.types import Column, Form, PgType
 
 
 @dataclass(frozen=True, slots=True)
-class LakeField:
-    """A column of a lake table, under the name that its stand-in gives it."""
+class Origin:
+    """Where the rows and changes of a relation come from, and what planning must know of it.
 
-    name: str
-    id: int
-    """The Parquet field id: it stays when the column is renamed."""
-    type: str
-    """The lake's own name of the type."""
+    `source` is the kind of source, as the catalog names it; `ref` is how that kind finds the relation again, and means nothing to others.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class LakeRef:
-    """The table of a lake that a foreign table stands for."""
-
-    lake: str
-    table_id: int
-    schema: str
-    table: str
-    fields: tuple[LakeField, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Its name in frontiers.
-
-        >>> LakeRef("lake", 7, "main", "events").key
-        'ducklake:lake.main.events'
-        """
-        return f"ducklake:{self.lake}.{self.schema}.{self.table}"
+    source: str = "TABLE"
+    ref: Hashable = None
+    noun: str = "table"
+    """What people call such a relation."""
+    selectable: bool = True
+    """Whether PostgreSQL reads it under its name; if not, its source lends PostgreSQL the rows (`lent_name`)."""
+    by_statistics: bool = False
+    """Whether a read by key opens only what may hold the key; an index cannot be made then."""
+    upstream: int | None = None
+    """The stream table that the relation is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table or stream table outside of the query."""
+    """A relation outside of the query: a table, a stream table, or what stands for a table elsewhere."""
 
     oid: int
     name: Name
     columns: tuple[Column, ...]
-    pgt_id: int | None = None
-    """Set when the relation is itself a stream table: its changes come from its change log."""
     indexed: frozenset[str] = frozenset()
     """Columns that lead some index: a restriction by them is cheap."""
-    lake: LakeRef | None = None
-    """Set when the relation stands for a table of a lake: its rows and changes come from there."""
+    origin: Origin = Origin()
+
+    @property
+    def lent_name(self) -> Name:
+        """The temporary table in which its source lends all of its rows to PostgreSQL."""
+        return Name("pg_temp", f"pgt_lent_{self.oid}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +115,10 @@ class Leaf:
     def column(self, index: int) -> str:
         """The name of a computed column in every DataFrame of this stage."""
         return f"l{self.id}_{index}"
+
+    def plain_column(self, sql: str) -> str | None:
+        """The column of its source that an expression over the leaf is, if it is just one."""
+        return next((c.name for c in self.source.columns if sql == f"l{self.id}.{quote(c.name)}"), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,3 +362,8 @@ def tree_leaves(tree: Tree) -> Iterator[int]:
         case Outer(left=left, right=right):
             yield from tree_leaves(left)
             yield from tree_leaves(right)
+
+
+def carried_name(branch: int, position: int) -> str:
+    """A carried column's name in Spark's result and in the load table."""
+    return f"b{branch}_{position}"

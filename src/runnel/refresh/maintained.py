@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -12,31 +12,12 @@ from runnel.apply.tables import StageTables, stage_tables
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.model.types import Column
-from runnel.plan.stage import Branch, LakeRef, Plan, Relation, RowsHead, Stage
+from runnel.plan.stage import Branch, Plan, RowsHead, Stage
+from runnel.ports.source import Used
 from runnel.sinks.model import Published
 
 Mode = Literal["AUTO", "FULL", "DIFFERENTIAL"]
 Action = Literal["DIFFERENTIAL", "FULL", "INITIAL", "REINITIALIZE"]
-
-
-@dataclass(frozen=True, slots=True)
-class LakeSource:
-    """A lake table that a stream table reads, with the columns used."""
-
-    relation: Relation
-    """Its stand-in."""
-    ref: LakeRef
-    columns: tuple[str, ...]
-
-    @property
-    def oid(self) -> int:
-        """Of its stand-in."""
-        return self.relation.oid
-
-
-def lake_sources(relations: Iterable[Relation], uses: Mapping[int, tuple[str, ...]]) -> tuple[LakeSource, ...]:
-    """The lake tables among the sources of a query."""
-    return tuple(LakeSource(r, r.lake, uses.get(r.oid, ())) for r in relations if r.lake is not None)
 
 
 @dataclass(frozen=True)
@@ -54,21 +35,18 @@ class Maintained:
     mode: Mode
     plan: Plan | None
     reason: str | None
-    sources: Mapping[int, tuple[str, ...]]
-    """Captured tables by oid, with the columns used."""
-    upstream: frozenset[int] = frozenset()
-    """Stream tables it reads."""
+    sources: tuple[Used, ...] = ()
+    """The relations it reads, with the columns used."""
     polled: bool = False
     """Without a plan, and its result may change although no captured table does."""
     scales: Mapping[str, int] = field(default_factory=dict)
     """Digits after the point, of numeric columns whose type does not say."""
     logged: bool = False
     """Whether another stream table reads this one's change log."""
-    lakes: tuple[LakeSource, ...] = ()
-    staged: str | None = None
-    """The query over temporary tables that hold the rows of its lake tables; None when it reads none."""
-    expired: str = "fallback"
-    """What to do when a lake has forgotten the snapshot that the frontier names: 'fallback' recomputes, or 'error'."""
+    over_lent: str | None = None
+    """The query over rows that its sources lend to PostgreSQL; None when PostgreSQL reads all of them by name."""
+    forgotten: str = "fallback"
+    """What to do when a source no longer knows what changed since the frontier: 'fallback' recomputes, or 'error'."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -85,6 +63,16 @@ class Maintained:
             for s in self.plan.stages
         ]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether every refresh computes it from nothing."""
+        return self.plan is None or self.mode == "FULL"
+
+    @property
+    def moves_by_itself(self) -> bool:
+        """Whether its result may change although no source does."""
+        return self.polled or (self.plan is not None and self.plan.uses_clock)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -140,7 +128,8 @@ class Outcome:
     rows_deleted: int = 0
     spark_jobs: int = 0
     rows_read: Mapping[str, int | None] = field(default_factory=dict)
-    lake_io: Mapping[str, int] | None = None
+    effort: Mapping[str, int] | None = None
+    """What was read of sources outside of PostgreSQL."""
     timings: dict[str, float] = field(default_factory=dict)
     refresh_id: int | None = None
     """Its number in the history, if somebody needed it before the history was written."""

@@ -8,39 +8,8 @@ import psycopg
 import pyarrow as pa
 
 from runnel.catalog.owner import AsOwner
-from runnel.model.types import DECIMAL_DIGITS, Form
-from runnel.plan.stage import Leaf
-from runnel.sources.statements import Query
+from runnel.ports.rows import Query
 from runnel.transport import parse_csv, render_csv
-
-
-def arrow_type(form: Form) -> pa.DataType:
-    """The Arrow type of a form."""
-    match form.kind:
-        case "long":
-            return pa.int64()
-        case "bool":
-            return pa.bool_()
-        case "text":
-            return pa.string()
-        case "decimal":
-            return pa.decimal128(DECIMAL_DIGITS, form.scale)
-        case "double":
-            return pa.float64()
-
-
-def leaf_schema(leaf: Leaf, only: Sequence[int] | None = None, *, weight: bool) -> pa.Schema:
-    """The schema of a leaf's read."""
-    chosen = range(len(leaf.computed)) if only is None else only
-    fields = [(leaf.column(i), arrow_type(leaf.computed[i].form)) for i in chosen]
-    if not fields and not weight:
-        fields = [("nothing", pa.bool_())]
-    return pa.schema([*fields, (weight_name(leaf.id), pa.int64())] if weight else fields)
-
-
-def weight_name(leaf: int) -> str:
-    """The name of a leaf's weight column."""
-    return f"w{leaf}"
 
 
 def pg_types(schema: pa.Schema) -> list[str]:

@@ -11,45 +11,13 @@ from dataclasses import dataclass
 
 from runnel.model.names import quote
 from runnel.plan.stage import Leaf
+from runnel.ports.rows import Clock, Query, Restriction
 
 CLOCK = ":clock"
 WEIGHT = '"#w"'
 """The weight beside a source's own columns, under a name that none of them has."""
 NOW = "%(now)s::timestamptz"
 BEFORE = "%(before)s::timestamptz"
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The time of the frontier and of this refresh."""
-
-    before: str | None
-    now: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    """Key values that a read is narrowed to."""
-
-    sql: str
-    array_type: str
-    values: tuple[object, ...]
-    include_null: bool = False
-    also: tuple[Restriction, ...] = ()
-    """Further columns of the same join: a row must satisfy all."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no row can satisfy it."""
-        return (not self.values and not self.include_null) or any(r.is_empty for r in self.also)
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A SELECT with its parameters."""
-
-    text: str
-    params: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from runnel.plan import expr as ex
 from runnel.plan.dialect import Phrase
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
+from runnel.ports.source import Kind
 from runnel.sql import positions, registry
 from runnel.sql.aggregates import called_names, mark_aggregates
 from runnel.sql.deep import is_deep, with_room
@@ -29,12 +30,10 @@ from runnel.sql.describe import (
     canonical_print,
     describe,
     is_from_server,
-    lake_tables,
     qualified,
     scratch,
 )
 from runnel.sql.draft import NotDifferentiable
-from runnel.sql.lake_names import resolve_names, staged_table
 from runnel.sql.parse import parse_query
 from runnel.sql.registry import Entry
 from runnel.sql.rewrite import decide, to_core
@@ -68,8 +67,8 @@ class Compiled:
     """Why there is no plan: what the registry says of the construct."""
     place: str | None = None
     """Where the construct is in the query's text, as far as it can be found."""
-    staged: str | None = None
-    """The query over the temporary tables that lake tables are staged in, for PostgreSQL to evaluate."""
+    over_lent: str | None = None
+    """The query over lent rows, where PostgreSQL cannot read a relation under its name; None when it can read all."""
     view_texts: Mapping[Name, str] = field(default_factory=dict)
     """Definitions of the views that the query reads, through other views as well."""
 
@@ -83,24 +82,30 @@ class Compiled:
 
 
 def compile_query(
-    conn: psycopg.Connection, query: str, *, settings: Mapping[str, str], role: str | None = None
+    conn: psycopg.Connection,
+    query: str,
+    *,
+    settings: Mapping[str, str],
+    role: str | None = None,
+    kinds: Sequence[Kind] = (),
 ) -> Compiled:
-    """Check a query and plan it. Raises UserError when the query itself is bad."""
+    """Check a query and plan it, over sources of these kinds. Raises UserError when the query itself is bad."""
     with scratch(conn, settings, role) as asking:
-        query = resolve_names(query, lambda: lake_tables(conn))
+        for kind in kinds:
+            query = kind.resolve_names(conn, query)
         description = describe(asking, query, point=True)
         _refuse_volatile(description, query)
         if description.canonical.startswith("VALUES"):
             # The rows of a query, not the query: these are a table that never changes.
             description = describe(qualified(asking), f'SELECT * FROM ({description.canonical}) AS "values"')
-        compiler = Compiler(qualified(asking))
+        compiler = Compiler(qualified(asking), kinds)
         too_deep = NotDifferentiable(registry.DEEP, "a form that is too deep or too long to plan")
         if is_deep(description.canonical):
             return _untouched(compiler, query, description, too_deep)
         try:
             return with_room(lambda: _compiled(compiler, query, description, settings))
         except RecursionError:
-            return _untouched(Compiler(qualified(asking)), query, description, too_deep)
+            return _untouched(Compiler(qualified(asking), kinds), query, description, too_deep)
 
 
 def _untouched(compiler: Compiler, query: str, description: Description, refusal: NotDifferentiable) -> Compiled:
@@ -153,7 +158,7 @@ def _unplanned(
         polled=polled,
         entry=refusal.entry,
         place=_place(refusal, query, compiler),
-        staged=_staged(compiler, description.canonical, relations),
+        over_lent=_over_lent(compiler, description.canonical, relations),
         view_texts=_view_texts(compiler),
     )
 
@@ -162,34 +167,35 @@ def _view_texts(compiler: Compiler) -> dict[Name, str]:
     return {name: facts.definition for name, facts in compiler.facts.items() if facts.definition is not None}
 
 
-def _staged(compiler: Compiler, canonical: str, relations: tuple[Relation, ...]) -> str | None:
-    """The query with its lake tables replaced by the temporary tables that PostgreSQL can read."""
-    lakes = {r.name: r for r in relations if r.lake is not None}
-    if not lakes:
+def _over_lent(compiler: Compiler, canonical: str, relations: tuple[Relation, ...]) -> str | None:
+    """The query with relations that PostgreSQL cannot read replaced by the temporary tables that lend their rows."""
+    foreign = {r.name: r for r in relations if not r.origin.selectable}
+    if not foreign:
         return None
     tree = None if is_deep(canonical) else parse_query(canonical)
     try:
         if tree is None or not compiler.round_trips(canonical, tree):
             raise NotDifferentiable(registry.UNFAITHFUL, "a form that Runnel's SQL parser cannot print back faithfully")
-        return ex.pg(_over_staged(compiler.inline_views(tree), lakes))
+        return ex.pg(_with_lent(compiler.inline_views(tree), foreign))
     except NotDifferentiable as error:
-        name = next(iter(lakes))
+        first = next(iter(foreign.values()))
         raise UserError(
-            f"the query reads the lake table {name} and has {error}",
-            hint="Such a query can neither be maintained nor evaluated over a lake. Write it in another way.",
+            f"the query reads the {first.origin.noun} {first.name} and has {error}",
+            hint=f"Such a query can neither be maintained nor evaluated over a {first.origin.noun}. "
+            "Write it in another way.",
             sqlstate="0A000",
         ) from None
 
 
-def _over_staged(tree: exp.Query, lakes: Mapping[Name, Relation]) -> exp.Query:
+def _with_lent(tree: exp.Query, foreign: Mapping[Name, Relation]) -> exp.Query:
     for table in tree.find_all(exp.Table):
-        relation = lakes.get(Name(table.db, table.name))
+        relation = foreign.get(Name(table.db, table.name))
         if relation is not None and isinstance(table.this, exp.Identifier):
             if not table.args.get("alias"):
                 table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
-            staged = staged_table(relation.oid)
-            table.set("db", exp.to_identifier(staged.schema))
-            table.set("this", exp.to_identifier(staged.name))
+            lent = relation.lent_name
+            table.set("db", exp.to_identifier(lent.schema))
+            table.set("this", exp.to_identifier(lent.name))
     return tree
 
 
@@ -241,7 +247,7 @@ def _planned(
         reason=None,
         column_uses=_column_uses(plan, relations),
         notes=tuple(context.notes),
-        staged=_staged(compiler, description.canonical, relations),
+        over_lent=_over_lent(compiler, description.canonical, relations),
         view_texts=_view_texts(compiler),
     )
 

@@ -8,10 +8,9 @@ expanded, every column qualified and every implicit cast written out. That print
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 from psycopg import sql as psql
@@ -21,7 +20,8 @@ from runnel.catalog.owner import AsOwner, as_owner
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.model.types import Column, PgType
-from runnel.plan.stage import LakeField, LakeRef, Relation
+from runnel.plan.stage import Origin, Relation
+from runnel.ports.source import Kind
 from runnel.sql.positions import pointer, statements
 
 PROBE = "pgt_probe"
@@ -278,49 +278,38 @@ class RelationFacts:
     definition: str | None
     row_security: bool
     temporary: bool
+    claimed: bool = False
+    """Whether a kind of source has recognized it; an ordinary table need not be."""
 
 
 _RELATION = """
-SELECT c.oid::int8, c.relkind, n.nspname, c.relname, c.relrowsecurity,
-       c.relpersistence = 't', s.pgt_id,
+SELECT c.oid::int8, c.relkind, n.nspname, c.relname, c.relrowsecurity, c.relpersistence = 't',
        coalesce((SELECT array_agg(DISTINCT a.attname::text) FROM pg_index i
                  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
-                 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL), '{}'),
-       k.lake, k.table_id, k.lake_schema, k.lake_table, k.columns
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.oid
-LEFT JOIN pgtrickle.pgt_lake_tables k ON k.relid = c.oid
-WHERE n.nspname = %s AND c.relname = %s
+                 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL), '{{}}')
+       {found}
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
 """
 
 
-def _fields(columns: list[dict[str, Any]]) -> tuple[LakeField, ...]:
-    return tuple(LakeField(c["name"], int(c["id"]), c["type"]) for c in columns)
-
-
-def lake_tables(conn: psycopg.Connection) -> list[LakeRef]:
-    """Every lake table that has a stand-in, by its name in the lake."""
-    rows = conn.execute("SELECT lake, table_id, lake_schema, lake_table FROM pgtrickle.pgt_lake_tables").fetchall()
-    return [LakeRef(*row) for row in rows]
-
-
-def relation_facts(conn: psycopg.Connection, name: Name) -> RelationFacts:
+def relation_facts(conn: psycopg.Connection, name: Name, kinds: Sequence[Kind]) -> RelationFacts:
     """Look a relation up by its qualified name."""
-    row = conn.execute(_RELATION, (name.schema, name.name)).fetchone()
+    found_by = "".join(f", {kind.found_by}" for kind in kinds)
+    row = conn.execute(_RELATION.format(found=found_by).encode(), (name.schema, name.name)).fetchone()
     if row is None:
         raise UserError(f'relation "{name}" does not exist', sqlstate="42P01")
-    oid, kind, schema, relname, security, temporary, pgt_id, indexed, lake, table_id, lake_schema, table, fields = row
+    oid, kind, schema, relname, security, temporary, indexed, *found = row
     definition = None
     if kind == "v":
-        found = conn.execute("SELECT pg_get_viewdef(%s::oid)", (oid,)).fetchone()
-        assert found is not None
-        definition = str(found[0]).strip().rstrip(";")
+        text = conn.execute("SELECT pg_get_viewdef(%s::oid)", (oid,)).fetchone()
+        assert text is not None
+        definition = str(text[0]).strip().rstrip(";")
+    origins = [k.origin(value) for k, value in zip(kinds, found, strict=True) if value is not None]
     relation = Relation(
         oid=oid,
         name=Name(schema, relname),
         columns=relation_columns(conn, oid),
-        pgt_id=pgt_id,
         indexed=frozenset(indexed),
-        lake=None if lake is None else LakeRef(lake, table_id, lake_schema, table, _fields(fields)),
+        origin=origins[0] if origins else Origin(),
     )
-    return RelationFacts(relation, kind, definition, security, temporary)
+    return RelationFacts(relation, kind, definition, security, temporary, claimed=bool(origins))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from runnel.plan.stage import (
     StageRef,
     Tree,
 )
+from runnel.ports.source import Kind
 from runnel.sql import heads, refuse, registry
 from runnel.sql.aggregates import STANDARD
 from runnel.sql.ctes import Ctes, recursive_name, standalone, with_ctes
@@ -70,6 +71,8 @@ class Compiler:
 
     asking: AsOwner
     """The way to let PostgreSQL read texts with the rights of the query's owner."""
+    kinds: Sequence[Kind] = ()
+    """The kinds of sources that relations are looked up in."""
     tables: dict[Name, Relation] = field(default_factory=dict)
     views: dict[Name, Relation] = field(default_factory=dict)
     facts: dict[Name, RelationFacts] = field(default_factory=dict)
@@ -85,7 +88,7 @@ class Compiler:
 
     def look_up(self, name: Name) -> RelationFacts:
         if name not in self.facts:
-            self.facts[name] = relation_facts(self.asking.conn, name)
+            self.facts[name] = relation_facts(self.asking.conn, name, self.kinds)
         return self.facts[name]
 
     def relation(self, name: Name) -> Relation:
@@ -93,7 +96,7 @@ class Compiler:
         self._record(facts)
         if facts.kind == "m":
             raise NotDifferentiable(registry.MATERIALIZED_VIEW, f"the materialized view {name}", table=name.name)
-        if facts.kind == "f" and facts.relation.lake is None:
+        if facts.kind == "f" and not facts.claimed:
             raise NotDifferentiable(registry.FOREIGN_TABLE, f"the foreign table {name}", table=name.name)
         if facts.row_security:
             raise NotDifferentiable(registry.ROW_SECURITY, f"row-level security on {name}", table=name.name)
@@ -105,7 +108,7 @@ class Compiler:
         name = facts.relation.name
         if facts.temporary:
             raise registry.refused(registry.TEMPORARY, f'relation "{name}" is temporary: {registry.TEMPORARY.why}')
-        if (facts.kind in ("r", "p") and name.schema not in SYSTEM_SCHEMAS) or facts.relation.lake is not None:
+        if (facts.kind in ("r", "p") and name.schema not in SYSTEM_SCHEMAS) or facts.claimed:
             self.tables[name] = facts.relation
         elif facts.kind != "v":
             self.uncaptured = True

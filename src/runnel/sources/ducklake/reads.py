@@ -21,8 +21,8 @@ from runnel.lake.format.model import Lake, LakeColumn, LakeTable
 from runnel.lake.format.types import duck_type
 from runnel.lake.read.changes import ChangeSet, plan_changes
 from runnel.lake.read.scan import Scan, Tally, plan_scan, scan_files
-from runnel.plan.stage import LakeRef
 from runnel.sources.ducklake.catalogs import LakeCatalogs
+from runnel.sources.ducklake.ref import LakeRef
 
 Connection = psycopg.Connection[Any]
 Keys = Mapping[str, Sequence[object]]

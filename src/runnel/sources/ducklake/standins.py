@@ -26,7 +26,7 @@ from runnel.lake.format.model import Lake, LakeTable
 from runnel.lake.format.types import duck_type, pg_type
 from runnel.model.names import Name, quote
 from runnel.sources.ducklake.catalogs import LakeCatalogs
-from runnel.sql.lake_names import cut, standin_name
+from runnel.sources.ducklake.names import cut, standin_name
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from runnel.lake.read.scan import Scan, plan_scan
 from runnel.spark.ducklake.task import file_reader, for_spark
 from runnel.spark.ducklake.types import id_name, is_native, spark_field, spark_type, travel_type
 from runnel.spark.ducklake.where import columns_in, hints
-from runnel.spark.session import SMALL_ROWS
+from runnel.spark.session import SMALL_ROWS, Sessions
 
 _TASK_BYTES = 64 << 20
 """About so much of a table is one task's work."""
@@ -128,6 +128,21 @@ def scan_frame(spark: SparkSession, scan: Scan, history: ColumnHistory, *, nativ
         rows = located.join(gone, same, "left_anti")
         frame = frame.union(rows.select(*(_by_id(column) for column in scan.columns)))
     return frame
+
+
+def filtered_frame(
+    sessions: Sessions,
+    scan: Scan,
+    history: ColumnHistory,
+    names: Sequence[str],
+    filters: Sequence[str],
+    columns: Sequence[str],
+) -> DataFrame:
+    """A scan under the names that Spark SQL knows its columns by, narrowed and computed by Spark."""
+    rows = scan_frame(sessions.large, scan, history).toDF(*names)
+    for condition in filters:
+        rows = rows.where(condition)
+    return rows.selectExpr(*columns)
 
 
 def _by_id(column: LakeColumn) -> Column:

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from runnel.lake.read.reader import FileScan
 
-TABLE = "pgt_lake_rows"
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from runnel.spark.session import Sessions
+
+TABLE = "pgt_lent_rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class Through:
     """What a task needs besides its files; the connection string travels in the pickled function, not in a plan."""
 
     dsn: str = field(repr=False)
@@ -30,8 +36,16 @@ class Staged:
     schema: pa.Schema
 
 
-def staging_reader(
-    staged: Staged, shares: list[list[FileScan]], rest: pa.Table
+def through_frame(sessions: Sessions, through: Through, shares: list[list[FileScan]], rest: pa.Table) -> DataFrame:
+    """The rows of files and of `rest`, as the SELECT makes them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    numbers = sessions.large.range(0, len(shares) + 1, 1, len(shares) + 1)
+    return numbers.mapInArrow(_share_reader(through, shares, rest), from_arrow_schema(through.schema))
+
+
+def _share_reader(
+    through: Through, shares: list[list[FileScan]], rest: pa.Table
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for `mapInArrow`: each input row is the number of a share of files; the last one is `rest`."""
 
@@ -41,31 +55,31 @@ def staging_reader(
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 if number == len(shares):
-                    yield from _through_postgres(staged, iter(rest.to_batches()))
+                    yield from _through_postgres(through, iter(rest.to_batches()))
                     continue
                 for spec in shares[number]:
-                    yield from _through_postgres(staged, scan_file(spec))
+                    yield from _through_postgres(through, scan_file(spec))
 
     return read
 
 
-def _through_postgres(staged: Staged, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _through_postgres(through: Through, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import psycopg
     from psycopg import sql
 
     from runnel.lake.read.copytext import as_text
     from runnel.transport import render_csv, stream_csv
 
-    with psycopg.connect(staged.dsn, autocommit=True) as conn:
+    with psycopg.connect(through.dsn, autocommit=True) as conn:
         conn.execute("BEGIN")
-        for key, value in staged.settings.items():
+        for key, value in through.settings.items():
             conn.execute("SELECT set_config(%s, %s, true)", (key, value))
-        conn.execute(f"CREATE TEMP TABLE {TABLE} ({', '.join(staged.columns)}) ON COMMIT DROP".encode())
+        conn.execute(f"CREATE TEMP TABLE {TABLE} ({', '.join(through.columns)}) ON COMMIT DROP".encode())
         with conn.cursor() as cursor, cursor.copy(f"COPY pg_temp.{TABLE} FROM STDIN (FORMAT csv)".encode()) as copy:
             for batch in rows:
                 copy.write(render_csv(as_text(batch)))
         conn.execute(
-            sql.SQL("GRANT SELECT ON pg_temp.{} TO {}").format(sql.Identifier(TABLE), sql.Identifier(staged.role))
+            sql.SQL("GRANT SELECT ON pg_temp.{} TO {}").format(sql.Identifier(TABLE), sql.Identifier(through.role))
         )
-        with conn.cursor() as cursor, cursor.copy(f"COPY ({staged.query}) TO STDOUT (FORMAT csv)".encode()) as copy:
-            yield from stream_csv(iter(copy), staged.schema)
+        with conn.cursor() as cursor, cursor.copy(f"COPY ({through.query}) TO STDOUT (FORMAT csv)".encode()) as copy:
+            yield from stream_csv(iter(copy), through.schema)

@@ -3,25 +3,34 @@
 Starting at the changed leaf, the distinct keys of what was read narrow the read of each neighbour in the join
 graph, and so on outwards. A leaf that a join compares by several columns is narrowed by all of them whose other
 side is known. A read that cannot be narrowed, or only by too many keys, is a whole read.
+
+`explain` takes the same way with `Unread` in place of rows, so it tells what a refresh does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from runnel.delta.parts import Seed, Term
-from runnel.model.names import quote
-from runnel.plan.stage import Branch, Equi, Inner, Leaf, LeafNode, Outer, Relation, Tree, tree_leaves
-from runnel.sources.statements import Restriction
+from runnel.plan.stage import Branch, Equi, Inner, LeafNode, Outer, Tree, tree_leaves
+from runnel.ports.rows import Restriction
 
 MAX_KEYS = 50_000
 """Above this many keys a read is not narrowed: sending and probing them costs more than a scan."""
 
-ReadAfter = Callable[[int, Restriction | None], pa.Table | None]
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """In place of rows that nobody reads: one key leads on from them, whatever it is."""
+
+
+Met: TypeAlias = pa.Table | Unread
+ReadAfter = Callable[[int, Restriction | None], Met | None]
 """Reads a leaf on the driver; None when it is too large for that (a scan in tasks instead)."""
 
 Cost = Callable[[int, str, int], float]
@@ -32,14 +41,14 @@ Cost = Callable[[int, str, int], float]
 class Reads:
     """What one term has read: Arrow tables by leaf; a leaf that is missing is scanned by tasks."""
 
-    after: dict[int, pa.Table] = field(default_factory=dict)
+    after: dict[int, Met] = field(default_factory=dict)
     scanned: set[int] = field(default_factory=set)
-    deltas: Mapping[int, pa.Table] = field(default_factory=dict)
+    deltas: Mapping[int, Met] = field(default_factory=dict)
 
-    def met(self, leaf: int) -> pa.Table:
+    def met(self, leaf: int) -> Met:
         """The leaf's rows at either version: a row that is gone still led to its neighbours before."""
         after, delta = self.after[leaf], self.deltas.get(leaf)
-        if delta is None:
+        if delta is None or isinstance(after, Unread) or isinstance(delta, Unread):
             return after
         shared = [c for c in after.column_names if c in delta.column_names]
         return pa.concat_tables([after.select(shared), delta.select(shared)])
@@ -105,12 +114,14 @@ def _joins(tree: Tree) -> Iterator[Inner | Outer]:
     yield tree
 
 
-def distinct_keys(table: pa.Table, column: str) -> tuple[object, ...]:
+def distinct_keys(table: Met, column: str) -> tuple[object, ...]:
     """The distinct non-NULL values of a column."""
+    if isinstance(table, Unread):
+        return (table,)
     return tuple(pc.unique(table.column(column)).drop_null().to_pylist())
 
 
-def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, pa.Table], read: ReadAfter, cost: Cost) -> Reads:
+def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, Met], read: ReadAfter, cost: Cost) -> Reads:
     """All after-reads that a term needs besides the deltas of the changed leaves."""
     keys = ways(branch.tree, term.leaf)
     needed = {leaf for part in term.parts for leaf, version in part.versions.items() if version != "delta"}
@@ -132,7 +143,7 @@ def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, pa.Table],
 def _reads_from_join_keys(
     branch: Branch,
     term: Term,
-    deltas: Mapping[int, pa.Table],
+    deltas: Mapping[int, Met],
     needed: set[int],
     keys: list[Way],
     read: ReadAfter,
@@ -141,7 +152,7 @@ def _reads_from_join_keys(
     """Outer joins compared whole: find the join's touched keys first, then read both sides under them."""
     inner, outer = term.seeds
     scouting = Reads(deltas=deltas)
-    found: Mapping[int, pa.Table] = {term.leaf: deltas[term.leaf]}
+    found: Mapping[int, Met] = {term.leaf: deltas[term.leaf]}
     if inner.leaf != term.leaf:
         inside_keys = [k for k in keys if {k.near, k.far} <= term.inside]
         _spread(branch, found, set(term.inside) - {term.leaf}, inside_keys, scouting, read, cost)
@@ -160,21 +171,21 @@ def _reads_from_join_keys(
     return reads
 
 
-def _seed_restriction(seed: Seed, table: pa.Table, branch: Branch) -> Restriction | None:
+def _seed_restriction(seed: Seed, table: Met, branch: Branch) -> Restriction | None:
     return _values_restriction(seed, table, branch.leaves[seed.leaf].column(seed.column))
 
 
-def _values_restriction(seed: Seed, table: pa.Table, column: str) -> Restriction | None:
+def _values_restriction(seed: Seed, table: Met, column: str) -> Restriction | None:
     values = distinct_keys(table, column)
     if len(values) > MAX_KEYS:
         return None
-    nulls = seed.include_null and table.column(column).null_count > 0
+    nulls = seed.include_null and (isinstance(table, Unread) or table.column(column).null_count > 0)
     return Restriction(seed.sql, seed.array_type, values, nulls)
 
 
 def _spread(
     branch: Branch,
-    known: Mapping[int, pa.Table],
+    known: Mapping[int, Met],
     needed: set[int],
     keys: list[Way],
     reads: Reads,
@@ -197,7 +208,7 @@ def _spread(
 
 
 def _best_step(
-    branch: Branch, frontier: Mapping[int, pa.Table], waiting: set[int], keys: list[Way], cost: Cost
+    branch: Branch, frontier: Mapping[int, Met], waiting: set[int], keys: list[Way], cost: Cost
 ) -> tuple[int, Restriction] | None:
     """The next leaf to read and its keys: the read that touches the fewest rows."""
     steps: list[tuple[float, int, Way, Restriction]] = []
@@ -214,14 +225,6 @@ def _best_step(
     _, leaf, best, restriction = min(steps, key=lambda s: s[:2])
     also = tuple(r for _, far, way, r in steps if far == leaf and way != best and way.join == best.join)
     return leaf, replace(restriction, also=also)
-
-
-def is_indexed(leaf: Leaf, sql: str) -> bool:
-    """Whether a restriction on this expression can use an index."""
-    source = leaf.source
-    if not isinstance(source, Relation):
-        return True
-    return any(sql == f"l{leaf.id}.{quote(name)}" for name in source.indexed)
 
 
 def _take(reads: Reads, leaf: int, restriction: Restriction | None, read: ReadAfter) -> None:

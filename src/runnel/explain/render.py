@@ -10,7 +10,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from runnel.plan import access
+from runnel.explain import access
+from runnel.explain.words import Words, aliases, bare, called, hidden, made_for, select_items, tidy
 from runnel.plan.stage import (
     Branch,
     Constant,
@@ -29,7 +30,6 @@ from runnel.plan.stage import (
     StageRef,
     Tree,
 )
-from runnel.plan.words import Words, aliases, bare, called, hidden, made_for, select_items, tidy
 
 WIDTH = 100
 MARK = "! "
@@ -242,9 +242,8 @@ class _Drawing:
                     text = self.words.column(index, column)
                     if text != column:
                         node.notes.append(f"{column}: {text}")
-            case Relation(name=table, pgt_id=pgt_id, lake=lake):
-                kind = "lake table" if lake else "table" if pgt_id is None else "stream table"
-                node = Node(f"{shown}: {kind} {table}")
+            case Relation(name=table, origin=origin):
+                node = Node(f"{shown}: {origin.noun} {table}")
                 if str(table) not in self.changes:
                     self.changes.append(str(table))
             case Constant(sql=sql):
@@ -279,7 +278,7 @@ class _Drawing:
             self.by_index.setdefault(what, []).extend(self._key(leaf, branch, sql) for sql in way.indexed)
         for sql, causes in way.scanned.items():
             who = " or ".join(dict.fromkeys(names[c] for c in causes))
-            if isinstance(leaf.source, Relation) and leaf.source.lake is not None and access.key_column(leaf, sql):
+            if isinstance(leaf.source, Relation) and leaf.source.origin.by_statistics and leaf.plain_column(sql):
                 key = self._key(leaf, branch, sql)
                 node.notes.append(f"when {who} changes, only files that may hold the {key} are opened, by statistics")
                 self._read(f"files of {what} by statistics on {key}")
@@ -290,7 +289,7 @@ class _Drawing:
         self._whole(leaf, branch, way, node, what)
 
     def _key(self, leaf: Leaf, branch: Branch, sql: str) -> str:
-        return access.key_column(leaf, sql) or self.words.over_leaves(sql, branch)
+        return leaf.plain_column(sql) or self.words.over_leaves(sql, branch)
 
     def _whole(self, leaf: Leaf, branch: Branch, way: access.Access, node: Node, what: str) -> None:
         names = aliases(branch)
@@ -312,7 +311,7 @@ class _Drawing:
         assert isinstance(leaf.source, Relation)
         columns = access.clock_columns(leaf)
         if columns and not set(columns) & leaf.source.indexed:
-            if leaf.source.lake is not None:
+            if leaf.source.origin.by_statistics:
                 self._mark(node, f"all of {leaf.source.name} is read as time passes")
                 return
             statement = access.create_index(leaf, f'l{leaf.id}."{columns[0]}"')

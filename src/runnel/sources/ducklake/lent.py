@@ -1,4 +1,4 @@
-"""Temporary tables for rows of lakes: copied there, PostgreSQL evaluates filters and expressions over them.
+"""Rows lent to PostgreSQL: copied to temporary tables, where it evaluates filters and expressions over them.
 
 The columns have the types of the stand-in, so every expression means what it means in the query. Tables are made once
 per session and emptied before they are filled again.
@@ -23,13 +23,13 @@ from runnel.transport import render_csv
 
 _CHUNK = 65_536
 _TRUNCATE_AFTER = 5_000
-_OF_STREAM_TABLE = re.compile(r"pgt_lake_(?:rows|delta)_(\d+)_")
-_OF_LAKE_TABLE = re.compile(r"pgt_lake_(\d+)$")
+_OF_STREAM_TABLE = re.compile(r"pgt_lent_(?:rows|delta)_(\d+)_")
+_OF_RELATION = re.compile(r"pgt_lent_(\d+)$")
 
 
 @dataclass
-class Staging:
-    """The staging tables of one session."""
+class Lent:
+    """The tables of lent rows of one session."""
 
     _made: dict[Name, tuple[str, ...]] = field(default_factory=dict)
     """Per table its columns and who may read it."""
@@ -46,7 +46,7 @@ class Staging:
         *,
         weighted: bool = False,
     ) -> int:
-        """Replace the rows of a staging table; how many. Batches hold the columns in order, then the weight."""
+        """Replace the rows of a table; how many. Batches hold the columns in order, then the weight."""
         items = [f"{quote(c.name)} {c.type.sql}" for c in columns]
         if weighted:
             items.append(f"{WEIGHT} int8")
@@ -54,7 +54,7 @@ class Staging:
         listed = ", ".join([*(quote(c.name) for c in columns), *([WEIGHT] if weighted else [])])
         count = 0
         if not listed:
-            raise ValueError("a staging table needs a column")
+            raise ValueError("a table of lent rows needs a column")
         statement = f"COPY {name.sql()} ({listed}) FROM STDIN (FORMAT csv)".encode()
         with conn.cursor() as cursor, cursor.copy(statement) as copy:
             for batch in batches:
@@ -65,10 +65,10 @@ class Staging:
         self._dead[name] = self._dead.get(name, 0) + count
         return count
 
-    def keep_only(self, conn: psycopg.Connection[Any], tables: Container[int], standins: Container[int]) -> None:
-        """Drop the staging tables of all other stream tables and lake tables."""
+    def keep_only(self, conn: psycopg.Connection[Any], tables: Container[int], relations: Container[int]) -> None:
+        """Drop those of all other stream tables and relations."""
         gone = drop_temporary(conn, _OF_STREAM_TABLE, tables.__contains__)
-        gone += drop_temporary(conn, _OF_LAKE_TABLE, standins.__contains__)
+        gone += drop_temporary(conn, _OF_RELATION, relations.__contains__)
         for name in gone:
             self._made.pop(Name("pg_temp", name), None)
             self._dead.pop(Name("pg_temp", name), None)

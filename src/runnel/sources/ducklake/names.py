@@ -15,7 +15,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from runnel.model.names import Name, quote
-from runnel.plan.stage import LakeRef
+from runnel.sources.ducklake.ref import LakeRef
 
 MAIN = "main"
 _IDENTIFIER = 63
@@ -49,11 +49,6 @@ def _fitted(identifier: str) -> str:
 def cut(identifier: str) -> str:
     """An identifier as PostgreSQL itself cuts it off, whoever writes it in full."""
     return identifier.encode()[:_IDENTIFIER].decode(errors="ignore")
-
-
-def staged_table(relid: int) -> Name:
-    """The temporary table that holds all rows of a lake table while PostgreSQL evaluates a query over them."""
-    return Name("pg_temp", f"pgt_lake_{relid}")
 
 
 def resolve_names(query: str, tables: Callable[[], Iterable[LakeRef]]) -> str:

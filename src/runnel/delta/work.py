@@ -1,0 +1,37 @@
+"""A term with what was read for it: all that an evaluation needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from runnel.delta.parts import Term
+from runnel.delta.restrict import Reads
+from runnel.plan.stage import Branch
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One term of one branch."""
+
+    number: int
+    """Of the branch in its stage."""
+    branch: Branch
+    term: Term
+    reads: Reads
+    changed: Mapping[int, pa.Table]
+    """The deltas of the leaves that changed."""
+
+    def after(self, leaf: int) -> pa.Table:
+        """A leaf's rows that were read."""
+        rows = self.reads.after[leaf]
+        assert isinstance(rows, pa.Table)
+        return rows
+
+    @property
+    def rows(self) -> int:
+        """All rows that were read, without those of scans."""
+        tables = [*(self.after(leaf) for leaf in self.reads.after), *self.changed.values()]
+        return sum(int(table.num_rows) for table in tables)

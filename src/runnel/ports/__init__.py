@@ -1,0 +1,1 @@
+"""What a refresh asks of a source and of a sink: protocols and the plain data that passes through them."""

@@ -1,0 +1,203 @@
+"""One stream table within a refresh transaction: look, choose, compute, apply, log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import psycopg
+
+from runnel.apply import ddl
+from runnel.apply.log import write_log
+from runnel.apply.output import apply_delta, difference_sql
+from runnel.apply.scratch import Scratch
+from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
+from runnel.catalog.statistics import Statistics
+from runnel.model.frontier import POSTGRES, Frontier
+from runnel.model.names import quote
+from runnel.plan.stage import Stage
+from runnel.ports.rows import Clock
+from runnel.ports.source import Pending, Reading, Source
+from runnel.refresh.choose import WhyFull, choose
+from runnel.refresh.heads import operations
+from runnel.refresh.leaves import Leaves
+from runnel.refresh.maintained import Maintained, Outcome, Position
+from runnel.refresh.rights import check_readable
+from runnel.refresh.stagework import StageWork
+from runnel.refresh.steps import Steps
+from runnel.sources.registry import Kinds, open_sources
+from runnel.sources.stage.source import HiddenStage
+from runnel.spark.session import Sessions
+
+
+@dataclass
+class Shared:
+    """What the refreshes of one transaction share. One connection, one snapshot; the caller commits."""
+
+    conn: psycopg.Connection
+    dsn: str = field(repr=False)
+    sessions: Sessions
+    kinds: Kinds
+    engine_role: str
+    versions: dict[int, int]
+    """Of every stream table; moved as this transaction refreshes them."""
+    statistics: Statistics
+    scratch: Scratch
+    fresh: set[int] = field(default_factory=set)
+    """Stream tables that this transaction has written to."""
+
+    def __post_init__(self) -> None:
+        row = self.conn.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone()
+        assert row is not None
+        self.snapshot, self.now = str(row[0]), str(row[1])
+
+    def as_owner(self, table: Maintained) -> AsOwner:
+        """The way to run a table's SQL: with its owner's rights, the creator's settings, and every name qualified."""
+        return as_owner(self.conn, table.owner, {**table.settings, "search_path": PINNED_PATH})
+
+
+class TableRefresh:
+    """One refresh of one stream table. It is opened when its transaction begins, so that all of them read one moment."""
+
+    def __init__(self, shared: Shared, table: Maintained, position: Position) -> None:
+        """Open the table's sources, and settle at which version each is read."""
+        if position.populated and not position.reinit and position.frontier.plan != table.fingerprint:
+            position = replace(position, reinit="its plan changed, so its state must be rebuilt")
+        self.shared, self.table, self.position = shared, table, position
+        self.steps = Steps()
+        self.reading = Reading(
+            conn=shared.conn, dsn=shared.dsn, spark=shared.sessions, table_id=table.id, name=table.name,
+            role=table.owner, settings=table.settings, snapshot=shared.snapshot,
+            clock=Clock(position.frontier.clock, shared.now), versions=shared.versions, statistics=shared.statistics,
+            step=self.steps, fresh=shared.fresh, automatic=table.mode == "AUTO", forgotten=table.forgotten,
+        )  # fmt: skip
+        self.sources: Mapping[int, Source] = open_sources(shared.kinds, self.reading, table.sources)
+        for source in self.sources.values():
+            source.head()
+
+    def look(self) -> dict[int, Pending]:
+        """What waits at each source, by oid; nothing is asked about a table that is built from nothing anyway."""
+        if not self.position.populated or self.position.reinit:
+            return {}
+        since = self.position.frontier.versions
+        return {oid: source.pending(since.get(source.name)) for oid, source in self.sources.items()}
+
+    def run(self, why_full: WhyFull) -> Outcome:
+        """Bring the stream table to the transaction's snapshot."""
+        table, position = self.table, self.position
+        with self.steps("changes"):
+            way = choose(table, position, self.look().values(), why_full)
+        outcome = Outcome(
+            table, way.action, False, self._frontier(), position.version, self.shared.now, way.settled, way.reason
+        )
+        outcome.timings = self.steps.times
+        if not way.settled:
+            self._work(outcome)
+        outcome.changes_read = sum(s.changes for s in self.sources.values())
+        if outcome.changed or not position.populated:
+            outcome.version = position.version + 1
+            self.shared.versions[table.id] = outcome.version
+            self.shared.fresh.add(table.id)
+            if table.logged and outcome.changed:
+                last = table.stages[-1]
+                write_log(self.shared.conn, table.id, last, table.tables(last), outcome.version)
+        return outcome
+
+    def _frontier(self) -> Frontier:
+        """The versions that this refresh reads; PostgreSQL's own is always known."""
+        versions = {POSTGRES: self.shared.snapshot, **{s.name: s.head() for s in self.sources.values()}}
+        return Frontier(versions, clock=self.shared.now, plan=self.table.fingerprint)
+
+    def _work(self, outcome: Outcome) -> None:
+        table = self.table
+        if table.owner != self.shared.engine_role:
+            used = {u.relation.oid: u.columns for u in table.sources}
+            check_readable(self.shared.conn, table.owner, used)
+        places = [(s, table.tables(s)) for s in table.stages]
+        self.shared.scratch.prepare(self.shared.conn, table.id, places, table.owner)
+        with self.shared.as_owner(table).at_work() as owner:
+            self.reading.owner = owner
+            work = self._stage_work(owner)
+            if outcome.action == "DIFFERENTIAL":
+                changed = _differential(work)
+            elif table.plan is None:
+                changed = self._recompute_in_postgres(work)
+            else:
+                changed = _rebuild(work)
+            if changed:
+                last = table.stages[-1]
+                with self.steps("apply"):
+                    path = table.settings.get("search_path")
+                    outcome.rows_inserted, outcome.rows_deleted = apply_delta(owner, last, table.tables(last), path)
+        outcome.changed = bool(outcome.rows_inserted or outcome.rows_deleted)
+        outcome.spark_jobs, outcome.rows_read = work.jobs, work.leaves.rows_read
+        outcome.effort = next((e for s in self.sources.values() if (e := s.effort())), None)
+
+    def _stage_work(self, owner: AsOwner) -> StageWork:
+        table = self.table
+        stages = [HiddenStage(self.reading, s, table.tables(s).output, table.tables(s).delta) for s in table.stages]
+        leaves = Leaves(self.reading, self.position.frontier, self.sources, stages)
+        return StageWork(table, owner, leaves, self.shared.scratch, self.shared.sessions, self.steps)
+
+    def lend(self) -> None:
+        """Let PostgreSQL read all sources, so that it can evaluate the query itself."""
+        for source in self.sources.values():
+            source.lend()
+
+    def _recompute_in_postgres(self, work: StageWork) -> bool:
+        """Queries that have no plan: PostgreSQL evaluates them, and only the difference is written."""
+        (stage,) = self.table.stages
+        tables = self.table.tables(stage)
+        work.use(stage)
+        self.lend()
+        names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
+        with self.steps("query"):
+            query = self.table.over_lent or self.table.query
+            delta = difference_sql(stage, tables, f"SELECT * FROM ({query}) AS q({names})")
+            work.owner.run(f"INSERT INTO {tables.delta} {delta}")
+        return True
+
+
+def _differential(work: StageWork) -> bool:
+    """Stage by stage, from the changes of the sources to the delta of the last stage; whether there is any."""
+    changed = False
+    for stage in work.table.stages:
+        changed = operations(stage).merge(work, stage)
+        if changed:
+            work.use(stage)
+        if changed and not work.table.is_last(stage):
+            with work.steps("merge"):
+                _hand_on(work, stage)
+    return changed
+
+
+def _hand_on(work: StageWork, stage: Stage) -> None:
+    """Apply a hidden stage's delta, after later stages have seen what it replaces."""
+    tables = work.tables(stage)
+    row = work.owner.conn.execute(f"SELECT EXISTS (SELECT FROM {tables.delta})".encode()).fetchone()
+    assert row is not None
+    if not row[0]:
+        return
+    work.leaves.stages[stage.index].changed = True
+    for reader in work.table.stages[stage.index + 1 :]:
+        operations(reader).before(work, reader, stage)
+    apply_delta(work.owner, stage, tables)
+
+
+def _rebuild(work: StageWork) -> bool:
+    """Stage by stage from nothing; the rows of the last one that differ from the stream table's become its delta."""
+    table, conn = work.table, work.owner.conn
+    for stage in table.stages:
+        tables, last = table.tables(stage), table.is_last(stage)
+        work.use(stage)
+        with work.steps("merge"):
+            ddl.create_state(conn, stage, tables, table.owner, is_last=last)
+        output = operations(stage).build(work, stage)
+        with work.steps("merge"):
+            if last:
+                work.owner.run(f"INSERT INTO {tables.delta} {difference_sql(stage, tables, output)}")
+            else:
+                names = ", ".join(quote(c.name) for c in stage.columns)
+                work.owner.run(f"INSERT INTO {tables.output} ({names}) {output}")
+                ddl.index_output(conn, stage, tables)
+    return True

@@ -1,0 +1,79 @@
+"""Read what the terms of a stage's delta need: the changed leaves, and of the others the rows that these can meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from runnel.delta.parts import Term, Version, required
+from runnel.delta.restrict import Met, Reads, edges, restricted_reads
+from runnel.delta.telescope import from_nothing, telescope
+from runnel.delta.work import Work
+from runnel.plan.stage import Branch, Stage
+from runnel.ports.rows import Restriction
+from runnel.refresh.leaves import Leaves
+
+
+def read_changes(stage: Stage, leaves: Leaves) -> list[Work]:
+    """What one refresh has to evaluate; empty when no row of the stage can have changed."""
+    work: list[Work] = []
+    for number, branch in enumerate(stage.branches):
+        deltas = {leaf.id: leaves.delta(leaf) for leaf in branch.leaves}
+        changed = {leaf: table for leaf, table in deltas.items() if table.num_rows}
+        for term in telescope(branch.tree, sorted(changed)):
+            reads = _read_term(branch, term, changed, leaves)
+            kept = _without_empty_parts(Work(number, branch, term, reads, changed))
+            if kept.term.parts:
+                work.append(kept)
+    return work
+
+
+def read_everything(stage: Stage, leaves: Leaves) -> list[Work]:
+    """What a build from nothing has to evaluate."""
+    work = []
+    for number, branch in enumerate(stage.branches):
+        term = from_nothing(branch.tree)
+        work.append(Work(number, branch, term, _read_term(branch, term, {}, leaves), {}))
+    return work
+
+
+def _read_term(branch: Branch, term: Term, changed: Mapping[int, pa.Table], leaves: Leaves) -> Reads:
+    counted = {leaf for part in term.parts for leaf, v in part.versions.items() if v.endswith("_keys")}
+
+    def read(leaf_id: int, restriction: Restriction | None) -> Met | None:
+        leaf = branch.leaves[leaf_id]
+        if leaf_id in counted:
+            return leaves.keys(leaf, restriction, _key_columns(branch, leaf_id))
+        return leaves.after(leaf, restriction)
+
+    def cost(leaf_id: int, sql: str, keys: int) -> float:
+        return leaves.cost(branch.leaves[leaf_id], sql, keys)
+
+    return restricted_reads(branch, term, changed, read, cost)
+
+
+def _key_columns(branch: Branch, leaf: int) -> tuple[int, ...]:
+    """The computed columns of a leaf that any join compares."""
+    found: set[int] = set()
+    for key in edges(branch.tree):
+        if key.left_leaf == leaf:
+            found.add(key.left)
+        if key.right_leaf == leaf:
+            found.add(key.right)
+    return tuple(sorted(found))
+
+
+def _without_empty_parts(work: Work) -> Work:
+    """The work without the parts that certainly have no rows: Spark need not be asked."""
+
+    def has_rows(leaf: int, version: Version) -> bool:
+        if version == "delta":
+            return bool(work.changed[leaf].num_rows)
+        if leaf in work.reads.scanned or (version.startswith("before") and leaf in work.changed):
+            return True
+        return bool(work.after(leaf).num_rows)
+
+    parts = tuple(p for p in work.term.parts if all(has_rows(i, p.versions[i]) for i in required(p.tree)))
+    return replace(work, term=replace(work.term, parts=parts))

@@ -1,0 +1,263 @@
+"""A lake table during one refresh of one stream table: what waits, rows lent to PostgreSQL, and whole reads by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runnel.errors import SchemaDriftError
+from runnel.lake.read.changes import ChangeSet, Expired
+from runnel.lake.read.scan import Scan
+from runnel.model.frontier import Version
+from runnel.model.names import Name, quote
+from runnel.model.types import TEXTUAL, Column
+from runnel.plan.stage import Leaf, Relation
+from runnel.ports.rows import Frame, Query, Restriction, Rows, leaf_schema
+from runnel.ports.source import Pending, Reading, Used
+from runnel.sources.arrow import pg_types
+from runnel.sources.ducklake.lent import Lent
+from runnel.sources.ducklake.reads import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
+from runnel.sources.ducklake.ref import LakeRef
+from runnel.sources.selects import key_cost, select_delta, select_rows
+from runnel.sources.statements import WEIGHT, Buffer, after_query
+from runnel.spark.ducklake.tables import filtered_frame, scan_frame
+from runnel.spark.ducklake.through_postgres import TABLE, Through, through_frame
+from runnel.spark.job import run
+from runnel.sparksql.translate import translate
+
+STEP = "lake"
+"""The part of a refresh's time that goes into copying rows of lakes."""
+
+TASK_ROWS, TASK_KEYS = 20_000_000, 1_000
+"""A read by more keys, through more rows than this, is done by Spark's tasks; few keys leave most row groups closed."""
+
+MANY_CHANGES = 500_000
+LARGE_SHARE = 0.3
+"""More changes than both, and AUTO lets Spark read the table instead of copying the changes to PostgreSQL."""
+
+
+@dataclass
+class LakeTableSource:
+    """A `Source` over a table of a lake: its version is a snapshot of the lake."""
+
+    reading: Reading
+    reads: LakeReads
+    lent: Lent
+    io: LakeIo
+    used: Used
+    ref: LakeRef
+    _changes: ChangeSet | None = None
+    """What waits; None: nothing, or nobody knows."""
+    _lent_changes: int | None = None
+    """How many changes have been copied; None before they are."""
+    _scans: dict[tuple[str, ...], Scan] = field(default_factory=dict)
+
+    @property
+    def relation(self) -> Relation:
+        """The stand-in."""
+        return self.used.relation
+
+    @property
+    def name(self) -> str:
+        """Its name in frontiers."""
+        return self.ref.key
+
+    def head(self) -> Version:
+        """The newest snapshot of the lake that the refresh transaction sees."""
+        return self.reads.head(self.ref)
+
+    # -- what waits ------------------------------------------------------------------------------------------
+
+    def pending(self, since: Version | None) -> Pending:
+        """What changed, from the lake's catalog alone."""
+        self.reads.columns(self.ref, self.used.columns)
+        if since is None:
+            return Pending(recompute=f"no snapshot of lake table {self.relation.name} has been read before")
+        after = int(since)
+        if after > self.reads.head(self.ref):
+            # Another lake has taken the place of the one that was read.
+            return self._forgotten(after, None)
+        try:
+            waiting = self.reads.changes(self.ref, self.used.columns, after)
+        except Expired as error:
+            return self._forgotten(after, error)
+        if waiting.is_empty:
+            return Pending()
+        self._changes = waiting
+        return Pending(changed_rows(waiting), moved=True, recompute=self._why_whole(waiting))
+
+    def _forgotten(self, after: int, error: Expired | None) -> Pending:
+        ref = self.ref
+        text = (
+            f"snapshot {after} of lake {ref.lake} has expired, so the changes of {ref.schema}.{ref.table} are not known"
+        )
+        if self.reading.forgotten == "error":
+            raise SchemaDriftError(
+                f"stream table {self.reading.name}: {text}",
+                hint=f"Rebuild it: SELECT pgtrickle.alter_stream_table('{self.reading.name}', "
+                "ducklake_expired => 'fallback').",
+            ) from error
+        return Pending(recompute=f"warning: {text}; recomputed")
+
+    def _why_whole(self, waiting: ChangeSet) -> str | None:
+        """Why to recompute although the changes are known: most of a large table is new, and Spark reads it faster."""
+        count = changed_rows(waiting)
+        if not self.reading.automatic or count < MANY_CHANGES:
+            return None
+        if count <= scanned_rows(self.reads.scan(self.ref, self.used.columns[:1])) * LARGE_SHARE:
+            return None
+        return f"{count} rows of {self.relation.name} are new or gone, most of the table"
+
+    # -- reads -----------------------------------------------------------------------------------------------
+
+    def delta(self, leaf: Leaf, since: Version | None) -> Rows | None:  # noqa: ARG002
+        """The changes, copied to where PostgreSQL can read them, and what the clock moved."""
+        if not (self._lend_changes() or leaf.clock_filters):
+            return None
+
+        def select() -> Query:
+            relation = self._lend(leaf, None) if leaf.clock_filters else self.relation.name.sql()
+            return select_delta(self.reading, leaf, self._buffer(leaf), relation)
+
+        return Rows(self._lend_changes(), select=select)
+
+    def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
+        """The rows that may hold the keys, lent to PostgreSQL; or the whole table as Spark reads it."""
+
+        def select() -> Query:
+            return select_rows(self.reading, leaf, self._lend(leaf, restriction), restriction, keys)
+
+        if keys is not None or (restriction is not None and self._stored_keys(leaf, restriction)):
+            return Rows(0, select)
+        rows = scanned_rows(self._whole(self._names(leaf)))
+        return Rows(rows, select, lambda: self._frame(leaf))
+
+    def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
+        """As of a table without indexes."""
+        return key_cost(self.reading, leaf, self.relation.name.sql(), sql, keys, indexed=False)
+
+    @property
+    def changes(self) -> int:
+        """How many changes were copied."""
+        return self._lent_changes or 0
+
+    def effort(self) -> Mapping[str, int]:
+        """Files, bytes and rows, of all lake tables of the refresh together."""
+        return self.io.as_json()
+
+    # -- rows lent to PostgreSQL -----------------------------------------------------------------------------
+
+    def lend(self) -> None:
+        """Copy the whole table, so that PostgreSQL can evaluate the query itself."""
+        columns = self.relation.columns
+        with self.reading.step(STEP):
+            rows = scanned(self.reads.scan(self.ref, [c.name for c in columns]), self.io)
+            self.lent.fill(self.reading.conn, self.relation.lent_name, columns, rows, self.reading.role)
+
+    def _lend_changes(self) -> int:
+        """Copy the changes that wait, once for all leaves; how many."""
+        if self._lent_changes is None:
+            self._lent_changes = 0
+            if self._changes is not None:
+                with self.reading.step(STEP):
+                    self._lent_changes = self.lent.fill(
+                        self.reading.conn, self._delta_name, self._columns(self.used.columns),
+                        changed(self._changes, self.io), self.reading.role, weighted=True,
+                    )  # fmt: skip
+        return self._lent_changes
+
+    def _buffer(self, leaf: Leaf) -> Buffer:
+        """The lent changes, netted if an expression could fail on rows that came and went."""
+        names = {name: quote(name).replace("%", "%%") for name in sorted(leaf.uses)}
+        if not self._lent_changes:
+            types = {c.name: c.type.sql for c in self.relation.columns}
+            nothing = ", ".join([f"0::int8 AS {WEIGHT}", *(f"NULL::{types[n]} AS {c}" for n, c in names.items())])
+            return Buffer(f"SELECT {nothing} WHERE false", {})
+        table = self._delta_name.sql()
+        if not (leaf.may_raise and names):
+            return Buffer(f"SELECT {', '.join([WEIGHT, *names.values()])} FROM {table}", {})
+        textual = {c.name for c in self.relation.columns if c.type.oid in TEXTUAL}
+        items = [f"(array_agg({c}))[1] AS {c}" if n in textual else c for n, c in names.items()]
+        groups = [f"{c}::text" if n in textual else c for n, c in names.items()]
+        text = f"SELECT sum({WEIGHT}) AS {WEIGHT}, {', '.join(items)} FROM {table} GROUP BY {', '.join(groups)}"
+        return Buffer(f"{text} HAVING sum({WEIGHT}) <> 0", {})
+
+    def _lend(self, leaf: Leaf, restriction: Restriction | None) -> str:
+        """Copy the rows that a leaf's read needs; the table that holds them."""
+        names = self._names(leaf)
+        keys = None if restriction is None else self._stored_keys(leaf, restriction)
+        scan = self.reads.scan(self.ref, names, keys) if keys else self._whole(names)
+        rows = scanned(scan, self.io)
+        if keys and scanned_rows(scan) > TASK_ROWS and min(map(len, keys.values())) > TASK_KEYS:
+            # The keys are spread over many files: tasks look for them side by side, and few rows come back.
+            self.io.count(scan)
+            frame = scan_frame(self.reading.spark.large, scan, self.reads.history(self.ref), native=False)
+            rows = iter(run(frame).to_batches())
+        target = Name("pg_temp", f"pgt_lent_rows_{self.reading.table_id}_{self.relation.oid}_{leaf.id}")
+        with self.reading.step(STEP):
+            self.lent.fill(self.reading.conn, target, self._columns(names), rows, self.reading.role)
+        return target.sql()
+
+    # -- whole reads by Spark --------------------------------------------------------------------------------
+
+    def _frame(self, leaf: Leaf) -> Frame:
+        """A whole leaf as Spark reads it; what Spark cannot compute exactly its tasks let PostgreSQL compute."""
+        names = self._names(leaf)
+        scan = self._whole(names)
+        self.io.count(scan)
+        precise = all(f.type != "timestamp_ns" for f in self.ref.fields if f.name in names)
+        translated = translate(leaf, self.relation.columns, self.reading.settings) if precise else None
+        if translated is None:
+            return self._through_postgres(leaf, scan)
+        return filtered_frame(
+            self.reading.spark, scan, self.reads.history(self.ref), names, translated.filters,
+            translated.columns or ("CAST(NULL AS BOOLEAN) AS nothing",),
+        )  # fmt: skip
+
+    def _through_postgres(self, leaf: Leaf, scan: Scan) -> Frame:
+        owner = self.reading.as_owner
+        query = after_query(leaf, Name("pg_temp", TABLE).sql(), self.reading.clock)
+        schema = leaf_schema(leaf, weight=False)
+        columns = tuple(f"{quote(c.name)} {c.type.sql}" for c in self._columns(self._names(leaf)))
+        text = owner.select_sql(owner.merged(query.text, query.params or {"none": None}), pg_types(schema))
+        through = Through(self.reading.dsn, columns, text, owner.settings, self.reading.role, schema)
+        return through_frame(self.reading.spark, through, [[spec] for spec in scan.files], scan.inlined)
+
+    # -- columns ---------------------------------------------------------------------------------------------
+
+    @property
+    def _delta_name(self) -> Name:
+        return Name("pg_temp", f"pgt_lent_delta_{self.reading.table_id}_{self.relation.oid}")
+
+    def _whole(self, names: tuple[str, ...]) -> Scan:
+        """All that there is of these columns; planned once."""
+        if names not in self._scans:
+            self._scans[names] = self.reads.scan(self.ref, names)
+        return self._scans[names]
+
+    def _names(self, leaf: Leaf) -> tuple[str, ...]:
+        """The columns to read; a row without any still counts, so there is always one."""
+        return leaf.uses or (self.relation.columns[0].name,)
+
+    def _columns(self, names: Sequence[str]) -> list[Column]:
+        by_name = {c.name: c for c in self.relation.columns}
+        return [by_name[name] for name in names]
+
+    def _stored_keys(self, leaf: Leaf, restriction: Restriction) -> dict[str, list[object]]:
+        """The keys that fall on plain columns: only those have statistics."""
+        found: dict[str, list[object]] = {}
+        readable = {c.name: c for c in self._columns(self._names(leaf))}
+        for part in (restriction, *restriction.also):
+            column = readable.get(leaf.plain_column(part.sql) or "")
+            if column is not None and column.name not in found and _as_stored(column, part.array_type):
+                found[column.name] = [*part.values, *([None] if part.include_null else [])]
+        return found
+
+
+def _as_stored(column: Column, compared_as: str) -> bool:
+    """Whether keys mean to the lake what they mean to PostgreSQL: not where it converts the column to compare it."""
+    family = column.type.family
+    if family in ("date", "timestamp", "timestamptz"):
+        return compared_as == family
+    # A float's statistics are rounded in another way than its text.
+    return family in ("int", "numeric", "text", "bool", "uuid") and compared_as != "float8"

@@ -1,0 +1,1 @@
+"""Tables of PostgreSQL, with changes captured by triggers."""

@@ -1,0 +1,50 @@
+"""Tables of PostgreSQL as a kind of source: whatever no other kind claims, with capture triggers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psycopg import sql as psql
+
+from runnel.plan.stage import Origin
+from runnel.ports.source import Connection, Kind, Reading, Source, Used
+from runnel.sources.postgres.tables import Captured, CapturedTable
+from runnel.sources.slices import WholeTables
+
+
+class CapturedTables(Kind):
+    """Ordinary and partitioned tables."""
+
+    name = "TABLE"
+
+    def origin(self, found: Any) -> Origin:  # noqa: ARG002
+        """Nothing is special about a table."""
+        return Origin()
+
+    def capture(self, conn: Connection, used: Sequence[Used], role: str) -> None:
+        """Install triggers and buffers for the columns that the query uses."""
+        for each in used:
+            oid, columns = each.relation.oid, list(each.columns)
+            conn.execute("SELECT pgtrickle._capture_install(%s::oid, %s::text[])", (oid, columns))
+            grant_buffer(conn, oid, columns, role)
+
+    def open(self, reading: Reading, used: Sequence[Used]) -> Mapping[int, Source]:
+        """The captured tables of a stream table."""
+        captured = Captured(reading, used, WholeTables(reading))
+        return {u.relation.oid: CapturedTable(captured, u.relation) for u in used}
+
+
+def grant_buffer(conn: Connection, oid: int, columns: Sequence[str], role: str) -> None:
+    """Let the owner read just the captured columns its query uses."""
+    row = conn.execute("SELECT columns FROM pgtrickle.pgt_change_tracking WHERE source_relid = %s", (oid,)).fetchone()
+    assert row is not None
+    numbers = [f"c{c['attnum']}" for c in row[0] if c["name"] in columns]
+    names = ", ".join(["pgt_xid", "pgt_w", *numbers])
+    conn.execute(
+        psql.SQL("GRANT SELECT ({}) ON pgtrickle_changes.{} TO {}").format(
+            psql.SQL(names),
+            psql.Identifier(f"changes_{oid}"),
+            psql.Identifier(role),
+        )
+    )

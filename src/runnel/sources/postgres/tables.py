@@ -1,0 +1,131 @@
+"""Captured tables during one refresh: which captured rows are new, and the SELECTs that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runnel.errors import SchemaDriftError
+from runnel.model.frontier import POSTGRES, Version
+from runnel.model.types import TEXTUAL
+from runnel.plan.stage import Leaf, Relation
+from runnel.ports.rows import Restriction, Rows
+from runnel.ports.source import Pending, Reading, Used
+from runnel.sources.selects import key_cost, select_delta, select_rows
+from runnel.sources.slices import WholeTables
+from runnel.sources.statements import Buffer, table_buffer
+
+MARKED = "a source was truncated or its partitions changed"
+
+
+@dataclass
+class Captured:
+    """The captured tables of a stream table: asked together, because each question is a round trip."""
+
+    reading: Reading
+    used: Sequence[Used]
+    whole: WholeTables
+    _waiting: dict[int, Pending] | None = None
+    _numbers: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def waiting(self, oid: int, since: Version) -> Pending:
+        """What capture holds for a table since a snapshot; all tables of a stream table have been read at the same."""
+        if self._waiting is None:
+            parts = [
+                f"SELECT {u.relation.oid}, count(*) FILTER (WHERE pgt_w <> 0), coalesce(bool_or(pgt_w = 0), false) "
+                f"FROM pgtrickle_changes.changes_{u.relation.oid} "
+                "WHERE NOT pg_visible_in_snapshot(pgt_xid, %(f)s::pg_snapshot)"
+                for u in self.used
+            ]
+            found = self.reading.conn.execute(" UNION ALL ".join(parts).encode(), {"f": since}).fetchall()
+            self._waiting = {o: Pending(rows, recompute=MARKED if marked else None) for o, rows, marked in found}
+        return self._waiting[oid]
+
+    def numbers(self, oid: int) -> Mapping[str, int]:
+        """The attribute number of each captured column; one that capture has lost is drift."""
+        if not self._numbers:
+            rows = self.reading.conn.execute(
+                "SELECT source_relid::int8, columns FROM pgtrickle.pgt_change_tracking WHERE source_relid = ANY(%s)",
+                ([u.relation.oid for u in self.used],),
+            )
+            self._numbers = {o: {c["name"]: int(c["attnum"]) for c in columns} for o, columns in rows}
+            self._refuse_lost()
+        return self._numbers[oid]
+
+    def _refuse_lost(self) -> None:
+        for used in self.used:
+            missing = [n for n in used.columns if n not in self._numbers.get(used.relation.oid, {})]
+            if missing:
+                raise SchemaDriftError(
+                    f"stream table {self.reading.name}: column {missing[0]!r} of one of its sources is gone",
+                    hint="Change the query with pgtrickle.alter_stream_table, or drop the stream table.",
+                )
+
+
+@dataclass
+class CapturedTable:
+    """A `Source` over a table with capture triggers: its version is the snapshot of the refresh."""
+
+    captured: Captured
+    relation: Relation
+    name: str = POSTGRES
+    _rows: int = 0
+
+    @property
+    def reading(self) -> Reading:
+        """The refresh."""
+        return self.captured.reading
+
+    def head(self) -> Version:
+        """The snapshot of the refresh transaction."""
+        return self.reading.snapshot
+
+    def pending(self, since: Version | None) -> Pending:
+        """Captured rows that the snapshot of then does not show."""
+        if since is None:
+            return Pending()
+        found = self.captured.waiting(self.relation.oid, since)
+        self._rows = found.rows
+        return found
+
+    def delta(self, leaf: Leaf, since: Version | None) -> Rows | None:
+        """The captured rows, and those that the clock moved."""
+        if since is None or not (self._rows or leaf.clock_filters):
+            return None
+        buffer = self._buffer(leaf, str(since))
+        relation = self.relation.name.sql()
+        return Rows(self._rows, select=lambda: select_delta(self.reading, leaf, buffer, relation))
+
+    def _buffer(self, leaf: Leaf, since: str) -> Buffer:
+        numbers = self.captured.numbers(self.relation.oid)
+        textual = frozenset(c.name for c in self.relation.columns if c.type.oid in TEXTUAL)
+        used = {name: numbers[name] for name in leaf.uses}
+        return table_buffer(self.relation.oid, used, since, netted=leaf.may_raise, textual=textual)
+
+    def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
+        """The table's rows; a whole one may be read by tasks."""
+        self.captured.numbers(self.relation.oid)
+        relation = self.relation.name.sql()
+        narrow = Rows(0, select=lambda: select_rows(self.reading, leaf, relation, restriction, keys))
+        if restriction is not None or keys is not None:
+            return narrow
+        whole = self.captured.whole
+        return Rows(whole.estimate(self.relation), narrow.select, lambda: whole.frame(leaf, self.relation))
+
+    def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
+        """By PostgreSQL's statistics."""
+        indexed = leaf.plain_column(sql) in self.relation.indexed
+        return key_cost(self.reading, leaf, self.relation.name.sql(), sql, keys, indexed=indexed)
+
+    def lend(self) -> None:
+        """PostgreSQL reads it under its own name."""
+        self.captured.numbers(self.relation.oid)
+
+    @property
+    def changes(self) -> int:
+        """The captured rows that waited."""
+        return self._rows
+
+    def effort(self) -> Mapping[str, int]:
+        """None."""
+        return {}

@@ -1,0 +1,27 @@
+"""The kinds of sources. A new kind is a folder beside the others and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runnel.ports.source import Kind, Reading, Source, Used
+from runnel.sources.ducklake.kind import LakeTables
+from runnel.sources.postgres.kind import CapturedTables
+from runnel.sources.streamtable.kind import StreamTables
+
+Kinds = Sequence[Kind]
+
+
+def all_kinds() -> Kinds:
+    """One of each, for one engine. The first that finds a relation has it; what none finds is a table."""
+    return (StreamTables(), LakeTables(), CapturedTables())
+
+
+def open_sources(kinds: Kinds, reading: Reading, used: Sequence[Used]) -> dict[int, Source]:
+    """The relations of a stream table, opened for one refresh, by oid."""
+    found: dict[int, Source] = {}
+    for kind in kinds:
+        mine = [u for u in used if u.relation.origin.source == kind.name]
+        if mine:
+            found |= kind.open(reading, mine)
+    return found

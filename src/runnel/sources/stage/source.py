@@ -1,0 +1,65 @@
+"""A hidden stage as the source of later stages: its table, and the delta that it has just produced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runnel.model.frontier import POSTGRES, Version
+from runnel.plan.stage import Leaf, Stage
+from runnel.ports.rows import Restriction, Rows
+from runnel.ports.source import Pending, Reading
+from runnel.sources.selects import key_cost, select_delta, select_rows
+from runnel.sources.statements import stage_buffer
+
+
+@dataclass
+class HiddenStage:
+    """A `Source` over an earlier stage of the same stream table.
+
+    Its changes belong to the running refresh: they are in its `delta` table once the stage has been worked on.
+    """
+
+    reading: Reading
+    stage: Stage
+    output: str
+    delta_table: str
+    changed: bool = False
+    """Whether this refresh has changed its rows."""
+    name: str = POSTGRES
+
+    def head(self) -> Version:
+        """The version that this refresh reads."""
+        return self.reading.snapshot
+
+    def pending(self, since: Version | None) -> Pending:  # noqa: ARG002
+        """Nothing waits: what changes in it comes from the sources of the stage itself."""
+        return Pending()
+
+    def delta(self, leaf: Leaf, since: Version | None) -> Rows | None:  # noqa: ARG002
+        """What the stage has just produced, and what the clock moved."""
+        if not (self.changed or leaf.clock_filters):
+            return None
+        buffer = stage_buffer(self.delta_table, [c.name for c in leaf.source.columns])
+        return Rows(0, select=lambda: select_delta(self.reading, leaf, buffer, self.output))
+
+    def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
+        """Its rows; tasks cannot see what this transaction wrote, so only PostgreSQL reads them."""
+        return Rows(0, select=lambda: select_rows(self.reading, leaf, self.output, restriction, keys))
+
+    def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
+        """By the statistics of its table, which is indexed by the columns that later stages join by."""
+        indexed = leaf.plain_column(sql) in self.stage.indexed
+        return key_cost(self.reading, leaf, self.output, sql, keys, indexed=indexed)
+
+    def lend(self) -> None:
+        """It is no part of the query."""
+
+    @property
+    def changes(self) -> int:
+        """None."""
+        return 0
+
+    def effort(self) -> Mapping[str, int]:
+        """None."""
+        return {}

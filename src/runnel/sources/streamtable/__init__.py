@@ -1,0 +1,1 @@
+"""Stream tables as sources of others, with changes from their logs."""

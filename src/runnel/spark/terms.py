@@ -1,0 +1,93 @@
+"""The terms of a stage on Spark: join what was read, add up equal rows.
+
+One Spark job per stage, whatever the number of changed leaves and branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from runnel.delta.parts import Version
+from runnel.delta.work import Work
+from runnel.plan.stage import Branch, Leaf, Stage, carried_name
+from runnel.ports.rows import weight_name
+from runnel.spark.evaluate import ZSet, evaluate
+from runnel.spark.session import SMALL_ROWS, Sessions
+
+Scan = Callable[[Leaf], DataFrame]
+"""A whole leaf, read by tasks."""
+
+
+def terms_frame(sessions: Sessions, stage: Stage, work: Sequence[Work], scan: Scan) -> DataFrame:
+    """The stage's load rows, yet to be computed: per branch its carried columns, weight and sums."""
+    small = all(w.rows <= SMALL_ROWS and not w.reads.scanned for w in work)
+    parts = [_project(w.branch, w.number, rows, sign) for w in work for sign, rows in _parts(sessions, w, scan, small)]
+    total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
+    return _add_up(stage, total, sorted({w.number for w in work}))
+
+
+def _parts(sessions: Sessions, work: Work, scan: Scan, small: bool) -> Iterator[tuple[int, ZSet]]:
+    """Each part of a term with its sign."""
+    branch, reads, changed = work.branch, work.reads, work.changed
+    cache: dict[tuple[int, Version], ZSet] = {}
+
+    def zset(leaf: int, version: Version) -> ZSet:
+        if (leaf, version) not in cache:
+            cache[leaf, version] = build(leaf, version)
+        return cache[leaf, version]
+
+    def build(leaf: int, version: Version) -> ZSet:
+        columns = tuple(branch.leaves[leaf].column(i) for i in range(len(branch.leaves[leaf].computed)))
+        match version:
+            case "delta":
+                return ZSet(sessions.frame(changed[leaf], small=small), columns, (weight_name(leaf),))
+            case "after":
+                if leaf in reads.scanned:
+                    return ZSet(scan(branch.leaves[leaf]), columns)
+                return ZSet(sessions.frame(work.after(leaf), small=small), columns)
+            case "before":
+                return zset(leaf, "after").union(zset(leaf, "delta").negated())
+            case "after_keys":
+                return _padded_keys(sessions.frame(work.after(leaf), small=small), zset(leaf, "delta"), leaf)
+            case "before_keys":
+                # Only the keys are compared, so the rest of the delta's columns may be there or not.
+                return zset(leaf, "after_keys").union(zset(leaf, "delta").negated())
+
+    for part in work.term.parts:
+        leaves = {leaf: zset(leaf, version) for leaf, version in part.versions.items()}
+        yield part.sign, evaluate(part.tree, leaves, work.term.leaf)
+
+
+def _padded_keys(keys: DataFrame, like: ZSet, leaf: int) -> ZSet:
+    """Keys with the leaf's other columns as NULLs, so that all parts of a term have the same columns."""
+    types = dict(like.rows.dtypes)
+    items = [c if c in keys.columns else f"CAST(NULL AS {types[c]}) AS {c}" for c in like.columns]
+    return ZSet(keys.selectExpr(*items, weight_name(leaf)), like.columns, (weight_name(leaf),))
+
+
+def _project(branch: Branch, number: int, rows: ZSet, sign: int) -> DataFrame:
+    """Carried columns under the branch's names, and the weighted values to add up."""
+    weight = rows.weight if sign == 1 else f"-({rows.weight})"
+    carried = [
+        f"{branch.leaves[leaf].column(index)} AS {carried_name(number, i)}"
+        for i, (leaf, index) in enumerate(branch.carried)
+    ]
+    sums = []
+    for k, (leaf, index) in enumerate(branch.sums):
+        name = branch.leaves[leaf].column(index)
+        is_decimal = branch.leaves[leaf].computed[index].form.kind == "decimal"
+        factor = f"CAST({weight} AS DECIMAL(10, 0))" if is_decimal else f"({weight})"
+        sums.append(f"{factor} * {name} AS s{k}")
+    return rows.rows.selectExpr(f"{number}S AS b", *carried, f"{weight} AS w", *sums)
+
+
+def _add_up(stage: Stage, rows: DataFrame, branches: Sequence[int]) -> DataFrame:
+    added = ["w", *(f"s{k}" for k in range(len(stage.branches[0].sums)))]
+    # Asking Spark for the names would cost a round trip each.
+    carried = ["b", *(carried_name(n, i) for n in branches for i in range(len(stage.branches[n].carried)))]
+    totals = [F.expr(f"sum({c}) AS {c}") for c in added]
+    return rows.groupBy(*carried).agg(*totals).where(" OR ".join(f"{c} != 0" for c in added))
