@@ -24,7 +24,6 @@ from runnel.catalog import requests as calls
 from runnel.catalog.lost import first_line, is_lost
 from runnel.catalog.migrate import SET_SETTING, migrate, package_version
 from runnel.catalog.sessions import connect, pinned
-from runnel.engine import sinks
 from runnel.engine.clocks import Clocks
 from runnel.engine.definitions import release_sources
 from runnel.engine.drift import ddl_is_followed, record_missing
@@ -242,7 +241,7 @@ class Engine:
             conn.close()
         self._connections.clear()
         if self._operations is not None:
-            self._operations.refresher.publisher.close()
+            self._operations.refresher.sinks.close()
         self._lakes.catalogs.close()
         self._operations = None
 
@@ -362,8 +361,8 @@ class Engine:
             self._house.prune(self._control, self._registry)
         with self._house.step("temporary tables", *self._connections):
             refresher.drop_leftovers()
-        with self._house.step("lakes", *self._connections):
-            sinks.tidy(refresher)
+        with self._house.step("sinks", *self._connections):
+            refresher.tidy_sinks()
         with self._house.step("maintenance of lakes", *self._connections):
             self._upkeep.look(self._control)
         with self._house.step("capture", *self._connections):
@@ -418,8 +417,8 @@ class Engine:
         refresher = self.operations().refresher
         with self._house.step("temporary tables", *self._connections):
             refresher.drop_leftovers()
-        with self._house.step("lakes", *self._connections):
-            sinks.tidy(refresher)
+        with self._house.step("sinks", *self._connections):
+            refresher.tidy_sinks()
         self.operations().redefiner.follow()
 
     def _follow_lakes(self) -> None:

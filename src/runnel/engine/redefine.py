@@ -24,8 +24,8 @@ from runnel.engine.registry import Registry, role_name
 from runnel.engine.reshape import reshape_result
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.model.names import Name
+from runnel.ports.sink import Publication
 from runnel.schedule.dag import ancestors, descendants, ordered
-from runnel.sinks.ducklake.publisher import Publication
 from runnel.sql import registry
 from runnel.sql.describe import relation_columns, user_error
 from runnel.sql.rename import rename_tables
@@ -154,8 +154,8 @@ class Redefiner:
 
     def _refuse_cycle(self, pgt_id: int, definition: defs.Definition) -> None:
         upstream = {r.pgt_id for r in definition.compiled.relations if r.pgt_id is not None}
-        published = {(s.lake, s.table_id): i for i, s in self.registry.sinks.items()}
-        through = (published.get((r.lake.lake, r.lake.table_id)) for r in definition.compiled.relations if r.lake)
+        lakes = [r.lake for r in definition.compiled.relations if r.lake]
+        through = (self.refresher.sinks.upstream(self.conn, each.lake, each.table_id) for each in lakes)
         upstream |= {i for i in through if i is not None}
         for up in upstream:
             if up == pgt_id or pgt_id in ancestors(self.registry.graph, up):

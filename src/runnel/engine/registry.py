@@ -14,7 +14,6 @@ from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.refresh.maintained import LakeSource, Maintained, Position, lake_sources
 from runnel.schedule.dag import Graph, descendants, find_circle, units
-from runnel.sinks import catalog as sinks
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.deep import is_deep, with_room
 from runnel.sql.describe import relation_columns
@@ -29,8 +28,6 @@ class Registry:
     rows: dict[int, StreamTable] = field(default_factory=dict)
     graph: dict[int, frozenset[int]] = field(default_factory=dict)
     sources: dict[int, dict[int, tuple[str, ...]]] = field(default_factory=dict)
-    sinks: dict[int, sinks.Sink] = field(default_factory=dict)
-    """Where stream tables are published."""
     lake_sources: dict[int, dict[int, str]] = field(default_factory=dict)
     """Per stream table the stand-ins that it reads, with the lake that each belongs to."""
     tracked: frozenset[int] = frozenset()
@@ -46,7 +43,6 @@ class Registry:
         self.rows = {row.pgt_id: row for row in store.load_stream_tables(conn)}
         self.graph = {i: frozenset() for i in self.rows}
         self.sources = {i: {} for i in self.rows}
-        self.sinks = sinks.load_sinks(conn)
         self.lake_sources = {i: {} for i in self.rows}
         lakes = store.lakes_of_standins(conn)
         self._readers = set()

@@ -13,7 +13,7 @@ from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.model.types import Column
 from runnel.plan.stage import Branch, LakeRef, Plan, Relation, RowsHead, Stage
-from runnel.sinks.model import Published
+from runnel.ports.sink import Published
 
 Mode = Literal["AUTO", "FULL", "DIFFERENTIAL"]
 Action = Literal["DIFFERENTIAL", "FULL", "INITIAL", "REINITIALIZE"]
