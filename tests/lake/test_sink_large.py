@@ -72,12 +72,30 @@ def test_a_large_table_whose_rows_have_moved_is_published_anew(
     db.execute(BIG)
     with monkeypatch.context() as meanwhile:
         # Nobody builds the map before the rows have changed their places.
-        meanwhile.setattr("runnel.engine.refreshes.Refresher._complete_map", lambda *_: None)
+        meanwhile.setattr("runnel.sinks.ducklake.publication.LakePublication.prepare", lambda *_: None)
         client.create_stream_table("b", "SELECT * FROM big", schedule="1h", sink="ducklake")
         db.execute("CREATE INDEX backwards ON b (back)")
         db.execute("CLUSTER b USING backwards")
     db.execute("DELETE FROM big WHERE id % 1000 = 7")
     client.refresh("b")
     assert db.execute(ENDED).fetchone() == (1,)
+    same(db, lake, "b")
+    place.check(db)
+
+
+def test_the_history_says_why_a_large_table_is_published_anew(
+    db: psycopg.Connection[Any], place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runnel.sinks.ducklake.large.SMALL_ROWS", 2000)
+    db.execute(BIG)
+    client.create_stream_table("b", "SELECT * FROM big", schedule="1h", sink="ducklake")
+    lake.run("DELETE FROM b__rows WHERE id = 5")
+    db.execute("DELETE FROM big WHERE id = 7")
+    client.refresh("b")
+    found = db.execute(
+        "SELECT reason, timings ?& ARRAY['publish', 'upload'] FROM pgtrickle.pgt_refresh_history ORDER BY refresh_id"
+    ).fetchall()
+    assert found == [(None, True), ("published whole: another writer changed its rows in the lake", True)]
+    assert db.execute("SELECT count(*) FROM pgtrickle.pgt_refresh_history WHERE reason = ''").fetchone() == (0,)
     same(db, lake, "b")
     place.check(db)

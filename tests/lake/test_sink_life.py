@@ -14,7 +14,7 @@ import pytest
 import runnel
 from runnel.errors import RunnelError
 from runnel.sinks.ducklake.job import Job
-from runnel.sinks.ducklake.publisher import Publication
+from runnel.sinks.ducklake.publication import LakePublication
 from tests.lake.duck import Duck
 from tests.lake.places import Place
 from tests.lake.published import Published
@@ -204,16 +204,16 @@ def test_a_snapshot_number_that_somebody_else_took(
 ) -> None:
     """Delete files name the snapshot that deletes: a wrong guess is made good before anybody sees it."""
     client.create_stream_table("rows", ROWS, schedule="1h", sink="ducklake")
-    guess = Publication._job
+    guess = LakePublication._job
 
-    def wrong(self: Publication, *args: Any) -> Job:
+    def wrong(self: LakePublication, *args: Any) -> Job:
         job = guess(self, *args)
         job.next_snapshot += 3
         return job
 
     published = Published("rows", "merge", sales)
     published.observe(lake)
-    monkeypatch.setattr(Publication, "_job", wrong)
+    monkeypatch.setattr(LakePublication, "_job", wrong)
     for _ in itertools.islice(steps(sales), 4):
         client.refresh("rows")
         published.observe(lake)

@@ -6,7 +6,7 @@ import pytest
 from sqlglot import exp
 
 from runnel.apply.counters import value_sql
-from runnel.apply.ddl import value_definitions
+from runnel.apply.group_tables import value_definitions
 from runnel.apply.tables import StageTables, bag_hash, bag_items
 from runnel.model.types import PgType
 from runnel.plan import expr as ex

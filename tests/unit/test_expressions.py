@@ -149,6 +149,6 @@ def test_names_are_quoted_and_frontiers_survive_the_catalog() -> None:
     assert quote('a"b') == '"a""b"'
     assert Name("s", "T t").sql() == '"s"."T t"'
     assert str(Name("s", "t")) == "s.t"
-    frontier = Frontier("1:2:", "2024-01-01", {3: 4})
+    frontier = Frontier({"postgres": "1:2:", "stream_tables:3": 4}, "2024-01-01")
     assert Frontier.from_json(frontier.as_json()) == frontier
     assert Frontier.from_json(None) == Frontier()

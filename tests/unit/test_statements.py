@@ -5,9 +5,8 @@ from __future__ import annotations
 from runnel.model.names import Name
 from runnel.model.types import LONG, TEXT, PgType
 from runnel.plan.stage import Computed, Leaf, Relation
+from runnel.ports.rows import Clock, Restriction
 from runnel.sources.statements import (
-    Clock,
-    Restriction,
     after_query,
     delta_query,
     log_buffer,

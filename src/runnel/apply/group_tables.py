@@ -22,7 +22,7 @@ def group_state(stage: Stage, tables: StageTables) -> dict[str, TableSpec]:
         tables.groups: TableSpec(["h int8 NOT NULL", *keys, "n int8 NOT NULL CHECK (n >= 0)", *counters], ("h",)),
     }
     for i, bag in enumerate(head.bags):
-        values = [v if bag.nulls else f"{v} NOT NULL" for v in _value_definitions(bag)]
+        values = [v if bag.nulls else f"{v} NOT NULL" for v in value_definitions(bag)]
         columns = ["h int8 NOT NULL", "vh int8 NOT NULL", *keys, *values, "n int8 NOT NULL CHECK (n > 0)"]
         by_value = _value_index(head, i)
         found[tables.bag(i)] = TableSpec(columns, ("vh", by_value) if by_value else ("vh",))
@@ -35,7 +35,7 @@ def group_temporary(stage: Stage, tables: StageTables) -> dict[str, TableSpec]:
     keys = _key_definitions(head)
     found = {tables.touched: TableSpec(["h int8", *keys, "n int8", *(f"{c} numeric" for c in counter_columns(head))])}
     for i, bag in enumerate(head.bags):
-        found[tables.bag_touched(i)] = TableSpec(["h int8", "vh int8", *keys, *_value_definitions(bag), "n int8"])
+        found[tables.bag_touched(i)] = TableSpec(["h int8", "vh int8", *keys, *value_definitions(bag), "n int8"])
     return found
 
 
@@ -44,7 +44,7 @@ def _key_definitions(head: GroupHead) -> list[str]:
     return [typed(f"k{i}", t, c) for i, (t, c) in enumerate(zip(head.keys, head.key_collations, strict=True))]
 
 
-def _value_definitions(bag: Bag) -> list[str]:
+def value_definitions(bag: Bag) -> list[str]:
     """Column definitions of a bag's values: with their collations, by which PostgreSQL will order them."""
     return [typed(f"v{i}", t, c) for i, (t, c) in enumerate(zip(bag.types, bag.collations, strict=True))]
 

@@ -6,7 +6,7 @@ transaction. Statements are constants and values travel as parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
@@ -104,6 +104,12 @@ OVERRIDING SYSTEM VALUE VALUES (
     %(initiated_by)s, %(changes_read)s, %(rows_inserted)s, %(rows_deleted)s, %(reason)s,
     %(timings)s, %(spark_jobs)s, %(rows_read)s, %(lake_io)s)
 RETURNING refresh_id
+"""
+ADD_PUBLICATION = """
+UPDATE pgtrickle.pgt_refresh_history
+SET timings = coalesce(timings, '{}') || %(timings)s, reason = nullif(concat_ws('; ', reason, %(reason)s::text), ''),
+    end_time = clock_timestamp()
+WHERE refresh_id = %(refresh_id)s
 """
 INSERT_FAILURE = """
 INSERT INTO pgtrickle.pgt_refresh_history (
@@ -272,6 +278,11 @@ def record_success(conn: Connection, pgt_id: int, refresh: Refresh, refresh_id: 
     json = {key: _jsonb(getattr(refresh, key)) for key in ("timings", "rows_read", "lake_io")}
     values = {**asdict(refresh), **json, "pgt_id": pgt_id, "refresh_id": refresh_id}
     return int(_first(conn.execute(INSERT_SUCCESS, values).fetchone()))
+
+
+def add_publication(conn: Connection, refresh_id: int, timings: Mapping[str, float], reason: str | None) -> None:
+    """Add a publication that took place after its refresh was recorded."""
+    conn.execute(ADD_PUBLICATION, {"refresh_id": refresh_id, "timings": Jsonb(dict(timings)), "reason": reason})
 
 
 def record_failure(

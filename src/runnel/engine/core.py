@@ -24,7 +24,6 @@ from runnel.catalog import requests as calls
 from runnel.catalog.lost import first_line, is_lost
 from runnel.catalog.migrate import SET_SETTING, migrate, package_version
 from runnel.catalog.sessions import connect, pinned
-from runnel.engine import sinks
 from runnel.engine.clocks import Clocks
 from runnel.engine.definitions import release_sources
 from runnel.engine.drift import ddl_is_followed, record_missing
@@ -35,17 +34,14 @@ from runnel.engine.operations import Operations
 from runnel.engine.patience import Patience
 from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry
-from runnel.engine.requests import Services, answer
+from runnel.engine.requests import answer
 from runnel.engine.verification import Verification
 from runnel.engine.watch import IDLE_SECONDS, POLL_SECONDS, Watch
 from runnel.errors import TransientError, UserError
-from runnel.sources.ducklake.service import Lakes
-from runnel.sources.registry import all_kinds
+from runnel.sources.registry import all_kinds, all_services
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from runnel.spark.session import Sessions
+    from runnel.spark.session import Sessions, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +97,7 @@ class Engine:
         self._ddl_told = False
         self._ddl_looked = 0.0
         self._beaten = 0.0
-        self._services: Services = (Lakes(dsn, home, data_path, self._on_event),)
+        self._services = all_services(dsn, home, data_path, self._on_event)
         self._verification = Verification(verify_every, self._on_event)
         self.loopback_problem: TransientError | None = None
 
@@ -236,7 +232,7 @@ class Engine:
             conn.close()
         self._connections.clear()
         if self._operations is not None:
-            self._operations.refresher.publisher.close()
+            self._operations.refresher.sinks.close()
         for kind in self._registry.kinds:
             kind.close()
         self._operations = None
@@ -357,8 +353,8 @@ class Engine:
             self._house.prune(self._control, self._registry)
         with self._house.step("temporary tables", *self._connections):
             refresher.drop_leftovers()
-        with self._house.step("lakes", *self._connections):
-            sinks.tidy(refresher)
+        with self._house.step("sinks", *self._connections):
+            refresher.tidy_sinks()
         with self._house.step("services", *self._connections):
             for service in self._services:
                 service.look(self._control)
@@ -412,8 +408,8 @@ class Engine:
         refresher = self.operations().refresher
         with self._house.step("temporary tables", *self._connections):
             refresher.drop_leftovers()
-        with self._house.step("lakes", *self._connections):
-            sinks.tidy(refresher)
+        with self._house.step("sinks", *self._connections):
+            refresher.tidy_sinks()
         self.operations().redefiner.follow()
 
     def _follow_sources(self) -> None:

@@ -11,7 +11,6 @@ from runnel.errors import RunnelError
 from runnel.explain.render import WIDTH, render_plan
 from runnel.model.frontier import Frontier
 from runnel.refresh.maintained import Maintained
-from runnel.sinks.ducklake.options import describe
 from runnel.sql.compile import Compiled, compile_query
 
 
@@ -31,9 +30,9 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
     error = operations.last_error(row, caller)
     if error:
         lines.append(f"Last error: {error}")
-    sink = operations.registry.sinks.get(row.pgt_id)
-    if sink is not None:
-        lines.append(f"Published: {describe(sink)}")
+    published = operations.refresher.sinks.describe(operations.conn, row.pgt_id)
+    if published is not None:
+        lines.append(f"Published: {published}")
     if written is not None and written.notes:
         lines += ["Decided where the query leaves it open", *(f"  {line}" for n in written.notes for line in _fill(n))]
     lines.append("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -12,7 +12,6 @@ from runnel.catalog import store
 from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import StreamTable
 from runnel.engine import definitions as defs
-from runnel.engine import sinks
 from runnel.engine.arguments import check_options
 from runnel.engine.drift import record_objects
 from runnel.engine.masking import masked
@@ -22,11 +21,10 @@ from runnel.engine.refreshes import Refresher, RefreshFailed
 from runnel.engine.registry import Registry, role_name
 from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
+from runnel.ports.sink import Publication
 from runnel.schedule.dag import descendants
 from runnel.schedule.spec import parse_schedule
-from runnel.sinks.catalog import save_sink
-from runnel.sinks.ducklake.options import named as names_sink
-from runnel.sinks.ducklake.publisher import Publication
+from runnel.sinks.registry import Sinks
 from runnel.sql.describe import user_error
 
 
@@ -43,6 +41,11 @@ class Operations:
     def redefiner(self) -> Redefiner:
         """What changes definitions."""
         return Redefiner(self.conn, self.registry, self.refresher)
+
+    @property
+    def sinks(self) -> Sinks:
+        """Where stream tables are published."""
+        return self.refresher.sinks
 
     # -- create --------------------------------------------------------------------------------------------
 
@@ -61,11 +64,11 @@ class Operations:
             caller,
             self.registry.kinds,
         )
-        sink = sinks.wanted_sink(self.conn, args, None, 0, name, caller)
+        wish = self.sinks.wish(self.conn, args, None, name, caller.role)
         defs.install_capture(self.conn, self.registry.kinds, definition.compiled, caller)
         pgt_id: int | None = None
         try:
-            with self.conn.transaction():
+            with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
                 relid = defs.create_result(self.conn, definition)
                 pgt_id = store.insert_stream_table(
                     self.conn,
@@ -79,8 +82,8 @@ class Operations:
                 record_objects(self.conn, pgt_id, definition.compiled.description)
                 if args.get("ducklake_expired"):
                     store.set_expired_policy(self.conn, pgt_id, str(args["ducklake_expired"]).lower())
-                if sink is not None:
-                    save_sink(self.conn, replace(sink, pgt_id=pgt_id))
+                publication.put(pgt_id, wish)
+                publication.before_commit()
             self.registry.reload(self.conn)
             if args.get("initialize", True) is not False:
                 self.refresher.refresh_unit([pgt_id], "INITIAL")
@@ -93,11 +96,11 @@ class Operations:
         self.wake(pgt_id)
 
     def _undo_create(self, pgt_id: int | None, name: Name) -> None:
-        with self.refresher.publisher.publication(self.conn) as publication, self.conn.transaction():
+        with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
             if pgt_id is not None:
                 self._remove(publication, pgt_id, name, cascade=False)
             defs.release_sources(self.conn)
-            publication.commit_others()
+            publication.before_commit()
         self.registry.reload(self.conn)
 
     def create_if_not_exists(self, args: Mapping[str, Any], caller: defs.Caller) -> bool:
@@ -136,9 +139,8 @@ class Operations:
             changes["refresh_mode"] = definition.mode
         if str(args.get("ducklake_expired") or row.ducklake_expired).lower() != row.ducklake_expired:
             changes["ducklake_expired"] = args["ducklake_expired"]
-        current = self.registry.sinks.get(row.pgt_id)
-        wanted = sinks.wanted_sink(self.conn, args, current, row.pgt_id, name, caller)
-        changes |= sinks.changed_options(args, current, wanted)
+        if self.sinks.wish(self.conn, args, row.pgt_id, name, caller.role).changes:
+            changes |= self.sinks.given(args)
         if changes:
             self.alter({"name": args["name"], **changes}, caller)
 
@@ -158,7 +160,7 @@ class Operations:
             self._set_expired_policy(row, str(args["ducklake_expired"]).lower())
         if args.get("query") or args.get("refresh_mode"):
             self._redefine(row, args, caller)
-        elif names_sink(args):
+        elif self.sinks.given(args):
             self._change_sink(row, args, caller)
         if schedule and not (args.get("query") or args.get("refresh_mode")):
             with self.conn.transaction():
@@ -193,29 +195,27 @@ class Operations:
             owner,
             self.registry.kinds,
         )
-        current = self.registry.sinks.get(row.pgt_id)
-        sink = sinks.wanted_sink(self.conn, args, current, row.pgt_id, name, caller)
+        wish = self.sinks.wish(self.conn, args, row.pgt_id, name, caller.role)
 
         def change_sink(publication: Publication) -> None:
-            if sink != current:
-                sinks.put_sink(self.conn, publication, current, sink)
+            if wish.changes:
+                publication.put(row.pgt_id, wish)
 
         self.redefiner.put(row, definition, owner, change_sink)
 
     def _change_sink(self, row: StreamTable, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Publish elsewhere, otherwise or no more; what is to be published is, before this returns."""
         name = Name(row.pgt_schema, row.pgt_name)
-        current = self.registry.sinks.get(row.pgt_id)
-        sink = sinks.wanted_sink(self.conn, args, current, row.pgt_id, name, caller)
-        if sink == current:
+        wish = self.sinks.wish(self.conn, args, row.pgt_id, name, caller.role)
+        if not wish.changes:
             return
-        if row.status != "ACTIVE" or not row.is_populated or sink is None:
-            with self.refresher.publisher.publication(self.conn) as publication, self.conn.transaction():
-                sinks.put_sink(self.conn, publication, current, sink)
-                publication.commit_others()
+        if row.status != "ACTIVE" or not row.is_populated or not wish.publishes:
+            with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
+                publication.put(row.pgt_id, wish)
+                publication.before_commit()
             return
         try:
-            self.refresher.redefine(row.pgt_id, lambda p: sinks.put_sink(self.conn, p, current, sink))
+            self.refresher.redefine(row.pgt_id, lambda publication: publication.put(row.pgt_id, wish))
         except RefreshFailed as failure:
             raise as_user_error(name, failure.cause) from failure.cause
 
@@ -235,13 +235,13 @@ class Operations:
                 sqlstate="2BP01",
             )
         try:
-            with self.refresher.publisher.publication(self.conn) as publication, self.conn.transaction():
+            with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
                 self.conn.execute(f"SET LOCAL lock_timeout = '{defs.LOCK_TIMEOUT}'".encode())
                 for pgt_id in [*reversed(readers), row.pgt_id]:
                     victim = self.registry.rows[pgt_id]
                     self._remove(publication, pgt_id, Name(victim.pgt_schema, victim.pgt_name), cascade=cascade)
                 defs.release_sources(self.conn)
-                publication.commit_others()
+                publication.before_commit()
         except psycopg.Error as error:
             if is_lost(self.conn):
                 raise
@@ -251,9 +251,7 @@ class Operations:
 
     def _remove(self, publication: Publication, pgt_id: int, name: Name, *, cascade: bool) -> None:
         defs.look_away(self.conn)
-        sink = self.registry.sinks.get(pgt_id)
-        if sink is not None:
-            sinks.remove_sink(publication, sink)
+        publication.drop(pgt_id, f"stream table {name.name} was dropped")
         store.delete_stream_table(self.conn, pgt_id)
         defs.drop_state(self.conn, pgt_id)
         self.conn.execute(f"DROP TABLE IF EXISTS {name.sql()}{' CASCADE' if cascade else ''}".encode())

@@ -25,8 +25,8 @@ from runnel.engine.registry import Registry, role_name
 from runnel.engine.reshape import reshape_result
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.model.names import Name
+from runnel.ports.sink import Publication
 from runnel.schedule.dag import ancestors, descendants, ordered
-from runnel.sinks.ducklake.publisher import Publication
 from runnel.sql import registry
 from runnel.sql.describe import relation_columns, user_error
 from runnel.sql.rename import rename_tables

@@ -24,18 +24,15 @@ from runnel.engine.advice import missing_grant
 from runnel.engine.masking import condition, public_message
 from runnel.engine.registry import Registry, position, ready
 from runnel.errors import SchemaDriftError, TransientError
-from runnel.lake.write.commit import LakeConflict
 from runnel.model.frontier import Frontier
+from runnel.ports.sink import Conflict, Later, Publication, Refreshed, Result
 from runnel.ports.source import Pending
 from runnel.refresh.maintained import Maintained, Outcome
 from runnel.refresh.table import Shared, TableRefresh
 from runnel.refresh.verify import count, differences
 from runnel.schedule.choose import MIN_CHANGES, full_is_cheaper
 from runnel.schedule.dag import descendants, ordered
-from runnel.sinks.catalog import Sink, add_timings, load_sinks
-from runnel.sinks.ducklake.columns import published
-from runnel.sinks.ducklake.publisher import Later, Publication, Publisher, exports, publishes
-from runnel.sinks.model import Refreshed, Result
+from runnel.sinks.registry import Sinks, open_sinks
 from runnel.sources.registry import Kinds
 from runnel.spark.session import Sessions
 
@@ -47,10 +44,8 @@ FIRST_BACKOFF = 2.0
 LONGEST_BACKOFF = 300.0
 LONGEST_WAIT = 30.0
 """Between two tries while nothing is wrong but the world around: a store that is down, a lake that is busy."""
-ROUTINE = (None, "first publication", "mode replace")
-"""Why a table is published whole without anybody wondering."""
-LAKE_CONFLICTS = 10
-"""Tries in a row against other writers of a lake."""
+CONFLICTS = 10
+"""Tries in a row against other writers."""
 
 RECENT = """
 SELECT action, coalesce(changes_read, 0), (extract(epoch FROM end_time - start_time) * 1000)::float8
@@ -80,7 +75,7 @@ class Refresher:
     on_event: Callable[[str], None]
     statistics: Statistics = field(default_factory=Statistics)
     scratch: Scratch = field(default_factory=Scratch)
-    publisher: Publisher = field(init=False)
+    sinks: Sinks = field(init=False)
 
     @property
     def kinds(self) -> Kinds:
@@ -88,7 +83,7 @@ class Refresher:
         return self.registry.kinds
 
     def __post_init__(self) -> None:
-        self.publisher = Publisher(self.dsn, self.sessions)
+        self.sinks = open_sinks(self.dsn, self.sessions)
 
     def refresh_unit(
         self, members: Sequence[int], initiated_by: str, *, force_full: str | None = None
@@ -101,8 +96,8 @@ class Refresher:
             try:
                 return self._transaction(waiting, initiated_by, started, force_full)
             except RefreshFailed as failure:
-                if isinstance(failure.cause, LakeConflict) and conflicts < LAKE_CONFLICTS:
-                    # Another writer of the lake was faster: the same work again, on what it left.
+                if isinstance(failure.cause, Conflict) and conflicts < CONFLICTS:
+                    # Another writer was faster: the same work again, on what it left.
                     conflicts += 1
                     time.sleep(random.uniform(0, 0.02 * conflicts))  # noqa: S311  (they should not meet again)
                     continue
@@ -177,7 +172,7 @@ class Refresher:
         self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         current = members[0]
         try:
-            with self.publisher.publication(self.conn) as publication, self.conn.transaction():
+            with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
                 if before is not None:
                     before(publication)
                 self.registry.reload(self.conn)
@@ -192,16 +187,17 @@ class Refresher:
                 for refresh in refreshes:
                     table = refresh.table
                     current = table.id
-                    self._complete_map(publication, table)
+                    result = _result(table, rows[table.id])
+                    publication.prepare(result)
                     outcome = refresh.run(partial(self._why_full, force_full, table, rows[table.id]))
                     outcomes.append(outcome)
-                    self._publish(publication, outcome, rows[table.id])
+                    self._publish(publication, outcome, result)
                     self._record(outcome, position(rows[table.id]).frontier, initiated_by, started)
                     if after is not None:
                         after(refresh)
                 if any(table.owner != self.role for table in tables):
                     sweep(self.conn)
-                publication.commit_others()
+                publication.before_commit()
                 committing = time.perf_counter()
             for outcome in outcomes:
                 outcome.timings["commit"] = round((time.perf_counter() - committing) * 1000, 3)
@@ -217,8 +213,8 @@ class Refresher:
             if not self.conn.closed:
                 self.conn.isolation_level = None
                 settle(self.conn)
-        for later in publication.later:
-            self._publish_large(later)
+        for later in publication.later():
+            self._publish_later(later)
         self._report(outcomes)
         return outcomes
 
@@ -265,25 +261,12 @@ class Refresher:
             if pgt_id in wanted:
                 raise RefreshFailed(pgt_id, SchemaDriftError(problem))
 
-    def _publish(self, publication: Publication, outcome: Outcome, row: StreamTable) -> None:
-        """Hand what a refresh did to the table's sink, in the same transaction."""
-        sink = self.registry.sinks.get(outcome.table.id)
-        version = row.definition_version
-        if sink is None or not (exports(sink, outcome.changed) or publishes(sink, outcome.changed, version)):
+    def _publish(self, publication: Publication, outcome: Outcome, result: Result) -> None:
+        """Hand what a refresh did to the table's sinks, in the same transaction."""
+        version = result.definition_version
+        if not publication.wants(result.id, changed=outcome.changed, definition_version=version):
             return
-        table = outcome.table
         outcome.refresh_id = store.new_refresh_id(self.conn)
-        result = Result(
-            id=table.id,
-            name=table.name,
-            relid=table.relid,
-            owner=table.owner,
-            columns=table.columns,
-            scales=table.scales,
-            delta=table.tables(table.stages[-1]).delta,
-            query=row.original_query,
-            definition_version=version,
-        )
         refreshed = Refreshed(
             id=outcome.refresh_id,
             action=outcome.action,
@@ -293,37 +276,21 @@ class Refresher:
             frontier=outcome.frontier.as_json(),
             at=outcome.data_timestamp,
         )
-        done = publication.publish(sink, result, refreshed)
-        outcome.deferred = any(later.result.id == table.id for later in publication.later)
+        done = publication.publish(result, refreshed)
+        outcome.deferred = any(later.result.id == result.id for later in publication.later())
         if done is not None:
             outcome.published = done
-            if done.whole not in ROUTINE:
-                outcome.reason = "; ".join(filter(None, (outcome.reason, f"published whole: {done.whole}")))
+            outcome.reason = "; ".join(filter(None, (outcome.reason, done.reason))) or None
             outcome.timings.update(done.timings)
 
-    def complete_map(self, sink: Sink) -> None:
-        """Build the row map that a large publication has left for later."""
-        with self.publisher.publication(self.conn) as publication, self.conn.transaction():
-            self.registry.reload(self.conn)
-            self._complete_map(publication, self.registry.maintained(self.conn, sink.pgt_id))
-
-    def _complete_map(self, publication: Publication, table: Maintained) -> None:
-        sink = self.registry.sinks.get(table.id)
-        if sink is not None and sink.map_start is not None and sink.table_id is not None:
-            columns = published(table.columns, table.scales)
-            self.registry.sinks[table.id] = publication.complete_map(
-                sink, table.name, table.relid, table.owner, columns
-            )
-
-    def _publish_large(self, later: Later) -> None:
-        """Publish by tasks what a committed transaction has written."""
+    def _publish_later(self, later: Later) -> None:
+        """Publish what had to wait for the commit."""
         self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         try:
-            with self.publisher.publication(self.conn) as publication, self.conn.transaction():
-                sink = load_sinks(self.conn)[later.result.id]
-                done = publication.publish_large(sink, later.result, later.refreshed)
-                add_timings(self.conn, later.refreshed.id, done.timings)
-                publication.commit_others()
+            with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
+                done = publication.publish_later(later)
+                store.add_publication(self.conn, later.refreshed.id, done.timings, done.reason)
+                publication.before_commit()
         except Exception as error:
             if is_lost(self.conn):
                 raise
@@ -331,6 +298,15 @@ class Refresher:
         finally:
             if not self.conn.closed:
                 self.conn.isolation_level = None
+
+    def tidy_sinks(self) -> None:
+        """Let the sinks do what was left for a quiet moment."""
+
+        def result(pgt_id: int) -> Result:
+            self.registry.reload(self.conn)
+            return _result(self.registry.maintained(self.conn, pgt_id), self.registry.rows[pgt_id])
+
+        self.sinks.tidy(self.conn, result)
 
     def _record(self, outcome: Outcome, before: Frontier, initiated_by: str, started: float) -> None:
         pgt_id = outcome.table.id
@@ -412,6 +388,21 @@ class Refresher:
                 break
             wanted |= more
         return [n for n in ordered(self.registry.graph) if n in wanted]
+
+
+def _result(table: Maintained, row: StreamTable) -> Result:
+    """A stream table as its sinks see it."""
+    return Result(
+        id=table.id,
+        name=table.name,
+        relid=table.relid,
+        owner=table.owner,
+        columns=table.columns,
+        scales=table.scales,
+        delta=table.tables(table.stages[-1]).delta,
+        query=row.original_query,
+        definition_version=row.definition_version,
+    )
 
 
 def describe_failure(cause: Exception) -> str:

@@ -15,7 +15,6 @@ from runnel.model.names import Name
 from runnel.ports.source import Used
 from runnel.refresh.maintained import Maintained, Position
 from runnel.schedule.dag import Graph, descendants, find_circle, units
-from runnel.sinks import catalog as sinks
 from runnel.sources.registry import Kinds
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.deep import is_deep, with_room
@@ -37,8 +36,6 @@ class Registry:
     """Of sources, as long as the engine is connected."""
     relations_read: dict[int, dict[int, str]] = field(default_factory=dict)
     """Per stream table the relations that it reads, other stream tables aside: oid, and the word for its kind."""
-    sinks: dict[int, sinks.Sink] = field(default_factory=dict)
-    """Where stream tables are published."""
     tracked: frozenset[int] = frozenset()
     """Tables that are captured now; a dropped source is not, though its readers still name it."""
     broken: dict[int, str] = field(default_factory=dict)
@@ -52,7 +49,6 @@ class Registry:
         self.rows = {row.pgt_id: row for row in store.load_stream_tables(conn)}
         self.graph = {i: frozenset() for i in self.rows}
         self.relations_read = {i: {} for i in self.rows}
-        self.sinks = sinks.load_sinks(conn)
         self._readers = set()
         self.tracked = store.tracked_sources(conn)
         for d in store.load_dependencies(conn):

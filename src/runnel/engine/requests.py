@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -18,12 +17,10 @@ from runnel.engine.definitions import Caller
 from runnel.engine.explain import explain, validate
 from runnel.engine.operations import Operations
 from runnel.errors import RunnelError
-from runnel.ports.service import Service
+from runnel.sources.registry import Services
 from runnel.sql.describe import user_error
 
 log = logging.getLogger(__name__)
-
-Services = Sequence[Service]
 
 
 def answer(operations: Operations, services: Services, request: Request, control: psycopg.Connection) -> None:

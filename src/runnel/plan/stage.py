@@ -19,7 +19,8 @@ from runnel.model.types import Column, Form, PgType
 class Origin:
     """Where the rows and changes of a relation come from, and what planning must know of it.
 
-    `source` is the kind of source, as the catalog names it; `ref` is how that kind finds the relation again, and means nothing to others.
+    `source` is the kind of source, as the catalog names it; `ref` is how that kind finds the relation again, and means
+    nothing to others.
     """
 
     source: str = "TABLE"

@@ -13,8 +13,8 @@ from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.model.types import Column
 from runnel.plan.stage import Branch, Plan, RowsHead, Stage
+from runnel.ports.sink import Published
 from runnel.ports.source import Used
-from runnel.sinks.model import Published
 
 Mode = Literal["AUTO", "FULL", "DIFFERENTIAL"]
 Action = Literal["DIFFERENTIAL", "FULL", "INITIAL", "REINITIALIZE"]

@@ -57,7 +57,7 @@ class Shared:
 
 
 class TableRefresh:
-    """One refresh of one stream table. It is opened when its transaction begins, so that all of them read one moment."""
+    """One refresh of one stream table, opened when its transaction begins: all of them read one moment."""
 
     def __init__(self, shared: Shared, table: Maintained, position: Position) -> None:
         """Open the table's sources, and settle at which version each is read."""

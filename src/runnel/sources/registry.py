@@ -1,20 +1,32 @@
-"""The kinds of sources. A new kind is a folder beside the others and one line here."""
+"""The kinds of sources, and the services that come with them.
+
+A new kind is a folder beside the others and a line here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from runnel.ports.service import Service
 from runnel.ports.source import Kind, Reading, Source, Used
 from runnel.sources.ducklake.kind import LakeTables
+from runnel.sources.ducklake.service import Lakes
 from runnel.sources.postgres.kind import CapturedTables
 from runnel.sources.streamtable.kind import StreamTables
 
 Kinds = Sequence[Kind]
+Services = Sequence[Service]
 
 
 def all_kinds() -> Kinds:
     """One of each, for one engine. The first that finds a relation has it; what none finds is a table."""
     return (StreamTables(), LakeTables(), CapturedTables())
+
+
+def all_services(dsn: str, home: Path | None, data_path: str | None, on_event: Callable[[str], None]) -> Services:
+    """What an engine offers besides; `home` and `data_path` as the engine was given them."""
+    return (Lakes(dsn, home, data_path, on_event),)
 
 
 def open_sources(kinds: Kinds, reading: Reading, used: Sequence[Used]) -> dict[int, Source]:

@@ -22,6 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from runnel.errors import SparkFailure
 from runnel.spark.master import check_java, check_master
 
+__all__ = ["SMALL_ROWS", "Sessions", "SparkSession", "adopt", "build_sessions"]
+
 _APPLICATION = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

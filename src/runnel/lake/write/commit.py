@@ -30,6 +30,7 @@ from psycopg.pq import TransactionStatus
 
 from runnel.errors import EngineBug, TransientError
 from runnel.lake.format.statements import Row, execute, execute_many
+from runnel.ports.sink import Conflict
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -42,7 +43,7 @@ PATIENCE = 30.0
 _TOUCHED = re.compile(r'"(?:[^"]|"")*"|([a-z_]+):(\d+)')
 
 
-class LakeConflict(TransientError):
+class LakeConflict(Conflict):
     """Another writer changed what this commit is about: roll back and compute again."""
 
 

@@ -12,11 +12,11 @@ from runnel.lake.write.commit import Draft, require_untouched
 from runnel.lake.write.files import add_data_files, end_data_file, replace_delete_file
 from runnel.lake.write.inline import can_inline, end_inlined_rows, inline_deletes, inline_rows
 from runnel.lake.write.measure import statistics
+from runnel.ports.sink import Published
 from runnel.sinks.ducklake import rowmap
 from runnel.sinks.ducklake.job import Job, describes, put_view
 from runnel.sinks.ducklake.places import FileDeletes, Places, locate
-from runnel.sinks.ducklake.write import changes_sql, logged
-from runnel.sinks.model import Published
+from runnel.sinks.reading import changes_sql, logged
 
 INLINE_ROWS = 100
 """Changes up to this many rows may be kept in the catalog instead of in files."""
@@ -77,7 +77,7 @@ def publish_changes(job: Job, table: LakeTable, *, resync: bool) -> Published | 
         job.standing.rows + inserted - len(gone),
         described=described,
     )
-    return Published(draft.id, inserted, len(gone))
+    return Published(snapshot=draft.id, inserted=inserted, deleted=len(gone))
 
 
 def publish_log(job: Job, table: LakeTable) -> Published:
@@ -97,7 +97,7 @@ def publish_log(job: Job, table: LakeTable) -> Published:
             put_view(job, draft)
     count = sum(f.record_count for f in files) + (rows.num_rows if rows is not None else 0)
     job.record(table, draft.id, job.standing.next_row_id + count, job.standing.rows + count, described=described)
-    return Published(draft.id, job.refreshed.inserted, job.refreshed.deleted)
+    return Published(snapshot=draft.id, inserted=job.refreshed.inserted, deleted=job.refreshed.deleted)
 
 
 def delta_sql(job: Job) -> str:

@@ -18,17 +18,22 @@ from runnel.lake.write.commit import Draft, begin_snapshot, finish
 from runnel.lake.write.tables import add_column, column, create_table, drop_column, widen_column
 from runnel.lake.write.views import create_view
 from runnel.model.names import Name
-from runnel.sinks import catalog as sinks
-from runnel.sinks.catalog import Sink
-from runnel.sinks.ducklake.columns import PublishedColumn
+from runnel.ports.sink import Refreshed, Result
+from runnel.sinks.columns import PublishedColumn
+from runnel.sinks.ducklake import catalog as sinks
+from runnel.sinks.ducklake.catalog import LakeSink
 from runnel.sinks.ducklake.places import Standing
-from runnel.sinks.ducklake.session import LakeSession
 from runnel.sinks.ducklake.stored import StoredFiles
-from runnel.sinks.ducklake.views import LOG_COLUMNS, view_sql, view_tags
-from runnel.sinks.ducklake.write import FileWriter, Reading
-from runnel.sinks.model import Refreshed, Result
+from runnel.sinks.ducklake.views import view_sql, view_tags
+from runnel.sinks.ducklake.write import FileWriter
+from runnel.sinks.reading import LOG_COLUMNS, Reading
+from runnel.sinks.session import LakeSession
 
 SOURCES = "SELECT source_name, source_relid::int8 FROM pgtrickle.pgt_dependencies WHERE pgt_id = %s ORDER BY 1"
+
+FIRST, REPLACED = "first publication", "mode replace"
+ROUTINE = (FIRST, REPLACED)
+"""Why a table is published whole without anybody wondering."""
 
 # Types that DuckLake can read as wider ones without touching files.
 _WIDER = {
@@ -51,7 +56,7 @@ class Job:
     session: LakeSession
     files: FileWriter
     stored: StoredFiles
-    sink: Sink
+    sink: LakeSink
     result: Result
     refreshed: Refreshed
     columns: tuple[PublishedColumn, ...]
@@ -113,7 +118,7 @@ class Job:
             values = {**_fields(self.sink), "table_id": table.id, "columns": shape, "snapshot_id": snapshot,
                       "next_row_id": next_row_id, "row_count": row_count, "definition_version": version}  # fmt: skip
             values["map_start"], values["map_storage"] = unmapped or (None, None)
-            sinks.save_sink(self.conn, Sink(**values))
+            sinks.save_sink(self.conn, LakeSink(**values))
         else:
             sinks.mark_published(self.conn, self.sink.pgt_id, snapshot, next_row_id, row_count)
         sinks.record_provenance(
@@ -147,6 +152,11 @@ def _version() -> str:
 def shown(name: Name) -> str:
     """A stream table's name as the lake's users know it."""
     return name.name if name.schema == "public" else f"{name.schema}.{name.name}"
+
+
+def reason(why: str) -> str | None:
+    """What the history says of a table that was published whole, unless nobody would wonder."""
+    return None if why in ROUTINE else f"published whole: {why}"
 
 
 def describes(job: Job) -> bool:
@@ -189,5 +199,5 @@ def fits(job: Job) -> bool:
     return table is not None and {c.name: c.type for c in table.columns} == dict(job.wanted)
 
 
-def _fields(sink: Sink) -> dict[str, Any]:
-    return {name: getattr(sink, name) for name in Sink.__slots__}
+def _fields(sink: LakeSink) -> dict[str, Any]:
+    return {name: getattr(sink, name) for name in LakeSink.__slots__}

@@ -18,13 +18,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from runnel.catalog.owner import AsOwner
 from runnel.lake.store.storage import open_store
 from runnel.model.names import Name, quote
-from runnel.sinks import catalog as sinks
-from runnel.sinks.catalog import Sink
+from runnel.ports.sink import Published
+from runnel.sinks.columns import SETTINGS, PublishedColumn
+from runnel.sinks.ducklake import catalog as sinks
 from runnel.sinks.ducklake import rowmap
-from runnel.sinks.ducklake.columns import SETTINGS, PublishedColumn
-from runnel.sinks.ducklake.job import Job, fits, put_table, put_view
+from runnel.sinks.ducklake.catalog import LakeSink
+from runnel.sinks.ducklake.job import Job, fits, put_table, put_view, reason
 from runnel.sinks.ducklake.whole import empty_table, replace_files
-from runnel.sinks.model import Published
 from runnel.spark.ducklake.write import SliceWrite, write_slices
 from runnel.spark.session import SMALL_ROWS, Sessions
 
@@ -90,10 +90,12 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
         rowmap.drop_map(job.conn, job.sink.pgt_id)
         unmapped = starts[0] if starts else first, _file_node(job.conn, job.result.relid)
     job.record(table, draft.id, after, count, described=True, added=count, unmapped=unmapped)
-    return Published(draft.id, count, job.standing.rows, why)
+    return Published(snapshot=draft.id, inserted=count, deleted=job.standing.rows, reason=reason(why))
 
 
-def complete_map(owner: AsOwner, sink: Sink, name: Name, relid: int, columns: Sequence[PublishedColumn]) -> Sink:
+def complete_map(
+    owner: AsOwner, sink: LakeSink, name: Name, relid: int, columns: Sequence[PublishedColumn]
+) -> LakeSink:
     """Build the map of a table that was published in physical order and has not changed since; the sink as it is then.
 
     If the table is not as it was (somebody has written to it, or CLUSTER has moved its rows), it is published anew.

@@ -17,7 +17,7 @@ from runnel.lake.format import catalog
 from runnel.lake.format.model import DataFile, DeleteFile, Lake, LakeTable
 from runnel.lake.write.commit import touched_since
 from runnel.model.names import quote
-from runnel.sinks.catalog import Sink
+from runnel.sinks.ducklake.catalog import LakeSink
 from runnel.sinks.ducklake.stored import RowIds
 
 Connection = psycopg.Connection[Any]
@@ -90,7 +90,7 @@ class KnownTables:
         return head, table
 
 
-def stand(observer: Connection, lake: Lake, sink: Sink, known: KnownTables) -> Standing:
+def stand(observer: Connection, lake: Lake, sink: LakeSink, known: KnownTables) -> Standing:
     """Look at a published table."""
     table_id = sink.table_id
     assert table_id is not None

@@ -16,7 +16,7 @@ import pyarrow.csv as pacsv
 
 from runnel.catalog.owner import AsOwner
 from runnel.model.names import quote
-from runnel.sinks.ducklake.columns import PublishedColumn, identities
+from runnel.sinks.columns import PublishedColumn, identities
 
 Connection = psycopg.Connection[Any]
 Columns = Sequence[PublishedColumn]

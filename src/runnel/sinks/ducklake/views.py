@@ -7,18 +7,15 @@ from collections.abc import Sequence
 
 from runnel.lake.write.views import CATALOG
 from runnel.model.names import quote
-from runnel.sinks.catalog import Sink
-from runnel.sinks.model import Result
-
-ACTION, REFRESH_ID, REFRESHED_AT = "__action", "__refresh_id", "__refreshed_at"
-LOG_COLUMNS = ((ACTION, "varchar"), (REFRESH_ID, "int64"), (REFRESHED_AT, "timestamptz"))
-"""What a log says about each row, with the lake's types."""
+from runnel.ports.sink import Result
+from runnel.sinks.ducklake.catalog import LakeSink
+from runnel.sinks.reading import ACTION
 
 
-def view_sql(sink: Sink, columns: Sequence[str]) -> str:
+def view_sql(sink: LakeSink, columns: Sequence[str]) -> str:
     """The view's SELECT, in DuckDB's SQL.
 
-    >>> view_sql(Sink(pgt_id=1, sink="ducklake", lake="lake", lake_schema="main", view_name="v"), ["a"])
+    >>> view_sql(LakeSink(pgt_id=1, sink="ducklake", lake="lake", lake_schema="main", view_name="v"), ["a"])
     'SELECT "a" FROM {DUCKLAKE_CATALOG}."main"."v__rows"'
     """
     names = ", ".join(quote(c) for c in columns)
@@ -31,7 +28,7 @@ def view_sql(sink: Sink, columns: Sequence[str]) -> str:
     return f"SELECT {names} FROM (SELECT {names}, unnest(range(__copies::BIGINT)) AS __copy FROM ({counted}))"
 
 
-def view_tags(sink: Sink, result: Result, sources: Sequence[tuple[str, int]]) -> dict[str, str]:
+def view_tags(sink: LakeSink, result: Result, sources: Sequence[tuple[str, int]]) -> dict[str, str]:
     """What the view says about itself; `sources` are names and oids of what the query reads."""
     return {
         "comment": result.query,

@@ -11,10 +11,10 @@ from runnel.lake.write.commit import Draft
 from runnel.lake.write.files import add_data_files, announce_deletes
 from runnel.lake.write.tables import current
 from runnel.model.names import quote
+from runnel.ports.sink import Published
 from runnel.sinks.ducklake import rowmap
-from runnel.sinks.ducklake.job import Job, describes, fits, put_table, put_view
-from runnel.sinks.ducklake.write import Reading, logged
-from runnel.sinks.model import Published
+from runnel.sinks.ducklake.job import Job, describes, fits, put_table, put_view, reason
+from runnel.sinks.reading import Reading, logged
 
 
 def publish_whole(job: Job, why: str) -> Published:
@@ -39,7 +39,7 @@ def publish_whole(job: Job, why: str) -> Published:
         rowmap.index_map(job.conn, job.sink.pgt_id)
     after = starts[-1] + files[-1].record_count if starts else job.standing.next_row_id
     job.record(table, draft.id, after, count, described=True, added=count)
-    return Published(draft.id, count, job.standing.rows, why)
+    return Published(snapshot=draft.id, inserted=count, deleted=job.standing.rows, reason=reason(why))
 
 
 def rows_sql(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""A lake table during one refresh of one stream table: what waits, rows lent to PostgreSQL, and whole reads by Spark."""
+"""A lake table during one refresh: what waits, rows lent to PostgreSQL, and whole reads by Spark."""
 
 from __future__ import annotations
 

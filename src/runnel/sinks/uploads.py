@@ -20,7 +20,7 @@ from runnel.lake.format.model import Lake
 from runnel.lake.store.storage import Store, open_store
 from runnel.sinks import catalog as sinks
 from runnel.sinks.catalog import Upload
-from runnel.sinks.ducklake.session import Connections
+from runnel.sinks.session import Connections
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +33,15 @@ class Uploads:
 
     observer: Callable[[], Connection]
     xid: Callable[[], str]
+    _transaction: str | None = None
     _ids: dict[str, int] = field(default_factory=dict)
     _arrived: set[int] = field(default_factory=set)
 
     def start(self, lake: str | None, paths: Sequence[str]) -> None:
         """Remember files before they are written."""
-        ids = sinks.start_uploads(self.observer(), lake, self.xid(), paths)
+        if self._transaction is None:
+            self._transaction = self.xid()
+        ids = sinks.start_uploads(self.observer(), lake, self._transaction, paths)
         self._ids.update(zip(paths, ids, strict=True))
 
     def arrived(self, paths: Iterable[str]) -> None:

@@ -23,8 +23,8 @@ from runnel.lake.format.model import Lake
 from runnel.lake.store.storage import StoreError
 from runnel.sinks import catalog as sinks
 from runnel.sinks.catalog import Upload
-from runnel.sinks.ducklake.session import Connections
-from runnel.sinks.ducklake.uploads import is_published, store_of
+from runnel.sinks.session import Connections
+from runnel.sinks.uploads import is_published, store_of
 
 log = logging.getLogger(__name__)
 
