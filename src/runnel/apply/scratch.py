@@ -18,7 +18,7 @@ from runnel.apply.counters import counter_columns
 from runnel.apply.ddl import key_definitions, value_definitions
 from runnel.apply.load import load_columns, raw_columns
 from runnel.apply.output import output_columns
-from runnel.apply.recursion import create_walk, walk_table
+from runnel.apply.recursive_sql import create_walk, walk_table
 from runnel.apply.tables import StageTables, typed
 from runnel.catalog.owner import mark_session
 from runnel.catalog.temporary import drop_temporary
