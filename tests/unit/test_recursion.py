@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import psycopg
 import pytest
 
-from runnel.apply import ddl, recursion
+from runnel.apply import ddl, recursion, recursive_sql
 from runnel.apply.output import apply_delta, difference_sql
 from runnel.apply.scratch import Scratch
 from runnel.apply.tables import StageTables, stage_tables
@@ -231,7 +231,7 @@ def test_only_what_a_change_touches_is_walked(conn: psycopg.Connection, rebuilds
             conn.execute(change.encode())
             subject.refresh()
             stage = next(s for s in subject.stages if isinstance(s.head, RecursiveHead))
-            row = conn.execute(f"SELECT count(*) FROM {recursion.walk_table(subject.tables(stage.index))}".encode())
+            row = conn.execute(f"SELECT count(*) FROM {recursive_sql.walk_table(subject.tables(stage.index))}".encode())
             assert 0 <= row.fetchall()[0][0] <= most, change
     assert rebuilds == ["built"]
 

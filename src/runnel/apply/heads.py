@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from runnel.apply.group_tables import group_state, group_temporary
 from runnel.apply.partitions import partition_temporary
-from runnel.apply.recursion import walk_temporary
+from runnel.apply.recursive_sql import walk_temporary
 from runnel.apply.tables import StageTables, TableSpec
 from runnel.plan.stage import GroupHead, PartitionHead, RecursiveHead, RowsHead, Stage
 

@@ -8,9 +8,9 @@ undone and the table rebuilt.
 from __future__ import annotations
 
 from runnel.apply.tables import StageTables, group_by_sql, grouped_value, hash_sql, same_sql
-from runnel.catalog.owner import AsOwner
+from runnel.catalog.owner import AsOwner, literal
 from runnel.errors import EngineBug
-from runnel.model.names import literal, quote
+from runnel.model.names import quote
 from runnel.model.types import Column, PgType
 from runnel.plan.stage import Stage
 

@@ -86,7 +86,7 @@ class Runner:
         # the last: from there on nothing is looked up any more, so the owner needs no right to the schema.
         wanted = {**settings, **({"session_authorization": self.role} if self.assumes else {})}
         done = f"(SELECT pg_catalog.concat({_set_configs(wanted) or 'NULL'}) OFFSET 0) AS s (done)"
-        return f"{done}, LATERAL {SCHEMA}.{kind}_{self.oid}({_literal(text)}, s.done)"
+        return f"{done}, LATERAL {SCHEMA}.{kind}_{self.oid}({literal(text)}, s.done)"
 
 
 @dataclass
@@ -232,8 +232,13 @@ def _create_functions(conn: psycopg.Connection[Any], runner: Runner) -> None:
 
 
 def _set_configs(settings: Mapping[str, str]) -> str:
-    return ", ".join(f"pg_catalog.set_config({_literal(k)}, {_literal(v)}, true)" for k, v in settings.items())
+    return ", ".join(f"pg_catalog.set_config({literal(k)}, {literal(v)}, true)" for k, v in settings.items())
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    r"""A string constant that PostgreSQL reads alike whatever `standard_conforming_strings` says.
+
+    >>> literal("it's"), literal("a\\b").strip()
+    ("'it''s'", "E'a\\\\b'")
+    """
     return psql.Literal(text).as_string()

@@ -14,15 +14,6 @@ def quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
-    """A string constant for PostgreSQL; the engine's sessions read backslashes as they are.
-
-    >>> literal("it's")
-    "'it''s'"
-    """
-    return "'" + text.replace("'", "''") + "'"
-
-
 @dataclass(frozen=True, slots=True)
 class Name:
     """A schema-qualified relation name."""

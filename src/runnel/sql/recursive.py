@@ -104,7 +104,7 @@ def _without_subqueries(query: exp.Query, context: Context) -> exp.Query:
     except UserError:
         # A type was asked for that depends on the recursive query itself.
         raise NotDifferentiable(registry.RECURSION, "a subquery in a recursive query") from None
-    return query if ex.pg(rewritten) == before else partitions.rewrite(rewritten)
+    return query if ex.pg(rewritten) == before else partitions.rewrite(rewritten, context)
 
 
 # -- the base member -------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,7 +32,6 @@ from runnel.sql.aggregates import STANDARD
 from runnel.sql.ctes import Ctes, recursive_name, standalone, with_ctes
 from runnel.sql.describe import (
     RelationFacts,
-    canonical_print,
     describe,
     describe_expressions,
     relation_facts,
@@ -49,18 +47,10 @@ from runnel.sql.partitions import is_partition_block, partition_head
 from runnel.sql.recursive import recursive_head, wanted_indexes
 from runnel.sql.rewrite import outer_conditions
 from runnel.sql.rewrite.context import Context
+from runnel.sql.round_trip import round_trips
 
 if TYPE_CHECKING:
     from runnel.catalog.owner import AsOwner
-
-# Spellings of the same function; PostgreSQL prints the one that was written, sqlglot its favourite.
-_SYNONYMS = (
-    ("now()", "CURRENT_TIMESTAMP"), ("variance(", "var_samp("), ("stddev_samp(", "stddev("), ("bool_and(", "every("),
-    ("IS UNKNOWN", "IS NULL"), ("IS NOT UNKNOWN", "IS NOT NULL"),
-)  # fmt: skip
-
-# A frame that ends at the current row need not say so.
-_FRAME = re.compile(r"\b(ROWS|RANGE|GROUPS) BETWEEN ((?:(?!\bAND\b).)*? PRECEDING) AND CURRENT ROW")
 
 SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pgtrickle", "pgtrickle_changes", "pgtrickle_state")
 
@@ -74,11 +64,15 @@ class Compiler:
     kinds: Sequence[Kind] = ()
     """The kinds of sources that relations are looked up in."""
     tables: dict[Name, Relation] = field(default_factory=dict)
+    """The sources whose changes are followed."""
     views: dict[Name, Relation] = field(default_factory=dict)
+    """The views that were replaced by their definitions."""
     facts: dict[Name, RelationFacts] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
     known: dict[str, StageRef] = field(default_factory=dict)
+    """The hidden stage of each subquery's text, so that the same subquery is maintained once."""
     inline: bool = True
+    """Whether derived tables without state become part of the query around them; otherwise each is a stage."""
     aggregates: frozenset[str] = frozenset()
     """Names of the aggregates that the query calls."""
     uncaptured: bool = False
@@ -149,15 +143,7 @@ class Compiler:
 
     def round_trips(self, canonical: str, tree: exp.Query) -> bool:
         """Whether sqlglot's print of the tree means the same to PostgreSQL as the original."""
-        printed = ex.pg(tree)
-        try:
-            with self.asking.conn.transaction():
-                again = canonical_print(self.asking, printed)
-                # Reading its own print back, PostgreSQL flattens nested ANDs and ORs, as it did with ours.
-                once_more = canonical_print(self.asking, canonical)
-        except UserError:
-            return False
-        return _normal(again) in (_normal(canonical), _normal(once_more))
+        return round_trips(self.asking, canonical, tree)
 
     @cached_property
     def context(self) -> Context:
@@ -209,7 +195,12 @@ class Compiler:
         return index
 
     def _first_that_works(self, query: exp.Query, ctes: Ctes, columns: tuple[Column, ...]) -> tuple[Head, list[Branch]]:
-        """Conditions of outer joins may ask for more and more to be left to PostgreSQL."""
+        """The head and branches of a query, in the cheapest of three forms.
+
+        An outer join whose condition Spark cannot evaluate raises OuterCondition. The values it compares may come from
+        a derived table, so the second attempt makes stages of those, whose values PostgreSQL computes. The third moves
+        the condition into an inner join (`outer_conditions`). Stages that an attempt has left behind are removed.
+        """
         mark, known = len(self.stages), dict(self.known)
         try:
             return self._head(query, ctes, columns)
@@ -218,7 +209,6 @@ class Compiler:
                 raise
             del self.stages[mark:]
             self.known = dict(known)
-        # A value computed inside a subquery may be what Spark cannot compute: let PostgreSQL, in a stage.
         self.inline = False
         try:
             return self._head(query, ctes, columns)
@@ -259,6 +249,7 @@ class Compiler:
         return [self._whole(ref)]
 
     def _whole(self, ref: StageRef) -> heads.BranchInput:
+        """A branch that is all columns and rows of a stage."""
         builder = FromBuilder(self.relation, self.stage_ref, self.columns_of, self.inline)
         tree, scope = builder.leaf(ref, exp.TableAlias(this=exp.to_identifier("s")))
         lowering = Lowering(builder.leaves, tree, self._types)
@@ -266,6 +257,7 @@ class Compiler:
         return heads.BranchInput(lowering, scope, items)
 
     def _branches(self, select: exp.Select, ctes: Ctes) -> list[heads.BranchInput]:
+        """A SELECT as branches: one, or over a UNION ALL one per member."""
         refuse.check_block(select)
         union = _sole_union(select)
         if union is not None and self._members_agree(union, with_ctes(union, ctes)):
@@ -315,7 +307,7 @@ class Compiler:
             return describe_expressions(self.asking, expressions, source)
 
     def _with_indexes(self) -> list[Stage]:
-        """Tell hidden stages by which of their columns later stages join."""
+        """The stages, told how later ones look into them: joined columns, partition keys, the order of a LIMIT."""
         wanted = wanted_indexes(self.stages)
         for stage in self.stages:
             for branch in stage.branches:
@@ -340,14 +332,8 @@ class Compiler:
 
 
 def _names_a_relation(table: exp.Table) -> bool:
-    """Not a function, and not what FOR UPDATE OF names: that is an alias."""
+    """Whether a table node is one: not a function, and not what FOR UPDATE OF names, which is an alias."""
     return isinstance(table.this, exp.Identifier) and not isinstance(table.parent, exp.Lock)
-
-
-def _normal(text: str) -> str:
-    for a, b in _SYNONYMS:
-        text = text.replace(a, b)
-    return _FRAME.sub(r"\1 \2", text)
 
 
 def _without_ctes(query: exp.Query) -> exp.Query:
@@ -358,7 +344,10 @@ def _without_ctes(query: exp.Query) -> exp.Query:
 
 
 def _flatten(query: exp.Query, distinct: bool) -> list[exp.Query]:
-    """Members of a UNION chain. Below UNION, UNION ALL and UNION may be mixed: duplicates do not matter."""
+    """The members of a chain of unions: of UNION ALL only, or, below a UNION that is `distinct`, of both kinds.
+
+    There duplicates go anyway, so it does not matter which of the two brought them.
+    """
     if isinstance(query, exp.Union) and not query.args.get("limit") and not query.args.get("with_"):
         same = bool(query.args.get("distinct")) == distinct or distinct
         if same:
@@ -394,6 +383,7 @@ def _named_like(member: exp.Query, union: exp.Union) -> exp.Query:
 
 
 def _join_keys(tree: Tree) -> list[tuple[int, str]]:
+    """What the equalities of a join tree compare: leaves, and their side of each equality in SQL."""
     match tree:
         case LeafNode():
             return []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,14 +44,14 @@ MinutesOption = Annotated[
     float, typer.Option("--minutes", min=0.01, help="A step that takes longer is ended and counts as a failure.")
 ]
 MasterOption = Annotated[str, typer.Option(help="Spark master.")]
+Prepared = tuple[str, "Callable[[list[float]], Workload]"]
+"""The name of a run, and what makes its workload once the shares of the changes are known."""
 
 
-@app.command()
-def tpch(
-    scale: Annotated[float, typer.Option("--scale", min=0.001, help="Scale factor: 1 is 6 million lineitems.")] = 0.01,
+def _shared(
     home: HomeOption = None,
     rounds: RoundsOption = 1,
-    queries: Annotated[str, typer.Option("--queries", metavar="1,3,..", help="Some of the 22.")] = "",
+    queries: str = "",
     change: Annotated[
         str, typer.Option("--change", metavar="%,..", help="Share of the tables that a round changes, in percent.")
     ] = "0.1,1",
@@ -57,6 +60,37 @@ def tpch(
     keep: KeepOption = False,
     master: MasterOption = "local[*]",
 ) -> None:
+    """The options of every workload. Only its signature is used; each says for itself which `queries` it has."""
+
+
+def _workload(prepare: Callable[..., Prepared]) -> Callable[..., None]:
+    """A command that runs what a function prepares: its own options come first, then those of every workload."""
+    own = inspect.signature(prepare, eval_str=True).parameters
+    shared = inspect.signature(_shared, eval_str=True).parameters
+    named = {**{name: own[name] for name in own if name not in shared}, **shared, **own}
+
+    def command(change: str, rounds: int, **given: Any) -> None:
+        name, workload = prepare(**{option: given.pop(option) for option in own})
+        chosen = workload(_shares(change))
+        from runnel.bench.run import run_workload
+
+        # The exit code says whether everything held.
+        if not run_workload(chosen, name=name, repeat=rounds, **given):
+            raise typer.Exit(1)
+
+    update_wrapper(command, prepare)
+    # Typer asks for the parameters by their signature, and for the types by the annotations.
+    command.__signature__ = inspect.Signature(list(named.values()))  # type: ignore[attr-defined]
+    command.__annotations__ = {name: option.annotation for name, option in named.items()}
+    return command
+
+
+@app.command()
+@_workload
+def tpch(
+    scale: Annotated[float, typer.Option("--scale", min=0.001, help="Scale factor: 1 is 6 million lineitems.")] = 0.01,
+    queries: Annotated[str, typer.Option("--queries", metavar="1,3,..", help="Some of the 22.")] = "",
+) -> Prepared:
     """The 22 queries of TPC-H as stream tables, all at once, all DIFFERENTIAL.
 
     Data and query texts come from DuckDB's tpch extension, which the package's
@@ -78,26 +112,17 @@ def tpch(
     """
     from runnel.bench.tpch import workload
 
-    chosen = workload(scale, _numbers(queries), _shares(change))
-    _run(chosen, f"tpch-{scale:g}", home=home, report=report, repeat=rounds, minutes=minutes, keep=keep, master=master)
+    return f"tpch-{scale:g}", partial(workload, scale, _numbers(queries))
 
 
 @app.command()
+@_workload
 def tpcds(
     scale: Annotated[float, typer.Option("--scale", min=0.01, help="Scale factor: 1 is 2.9 million store sales.")] = (
         0.01
     ),
-    home: HomeOption = None,
-    rounds: RoundsOption = 1,
     queries: Annotated[str, typer.Option("--queries", metavar="1,3,..", help="Some of the 99.")] = "",
-    change: Annotated[
-        str, typer.Option("--change", metavar="%,..", help="Share of the tables that a round changes, in percent.")
-    ] = "0.1,1",
-    report: ReportOption = None,
-    minutes: MinutesOption = 30,
-    keep: KeepOption = False,
-    master: MasterOption = "local[*]",
-) -> None:
+) -> Prepared:
     """The 99 queries of TPC-DS as stream tables, all at once, all DIFFERENTIAL.
 
     Data and query texts come from DuckDB's tpcds extension, which the package's
@@ -111,24 +136,15 @@ def tpcds(
     """
     from runnel.bench.tpcds import workload
 
-    chosen = workload(scale, _numbers(queries), _shares(change))
-    _run(chosen, f"tpcds-{scale:g}", home=home, report=report, repeat=rounds, minutes=minutes, keep=keep, master=master)
+    return f"tpcds-{scale:g}", partial(workload, scale, _numbers(queries))
 
 
 @app.command()
+@_workload
 def nexmark(
     events: Annotated[int, typer.Option("--events", min=1000, help="Events to start with: 92 % are bids.")] = 100_000,
-    home: HomeOption = None,
-    rounds: RoundsOption = 1,
     queries: Annotated[str, typer.Option("--queries", metavar="0,3,..", help="Some of q0 to q22.")] = "",
-    change: Annotated[
-        str, typer.Option("--change", metavar="%,..", help="Share of the tables that a round changes, in percent.")
-    ] = "0.1,1",
-    report: ReportOption = None,
-    minutes: MinutesOption = 30,
-    keep: KeepOption = False,
-    master: MasterOption = "local[*]",
-) -> None:
+) -> Prepared:
     """The queries of Nexmark, an online auction, as stream tables, all at once, all DIFFERENTIAL.
 
     Persons, auctions and bids are tables here, and windows of time are groups
@@ -141,10 +157,7 @@ def nexmark(
     """
     from runnel.bench.nexmark import workload
 
-    chosen = workload(events, _numbers(queries), _shares(change))
-    _run(
-        chosen, f"nexmark-{events}", home=home, report=report, repeat=rounds, minutes=minutes, keep=keep, master=master
-    )
+    return f"nexmark-{events}", partial(workload, events, _numbers(queries))
 
 
 @app.command()
@@ -188,11 +201,3 @@ def _shares(text: str) -> list[float]:
     if not shares or not all(0 < share <= 50 for share in shares):
         raise UserError(f"--change {text}: not a list of percentages up to 50", hint="For example: --change 0.1,1")
     return shares
-
-
-def _run(workload: Workload, name: str, **options: Any) -> None:
-    """Run a workload; the exit code says whether everything held."""
-    from runnel.bench.run import run_workload
-
-    if not run_workload(workload, name=name, **options):
-        raise typer.Exit(1)

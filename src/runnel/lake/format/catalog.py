@@ -25,6 +25,7 @@ VERSION = "1.0"
 
 Rows = list[tuple[Any, ...]]
 
+# What the catalog says holds from one snapshot to another: this is what holds at snapshot `at`.
 LIVE: LiteralString = "begin_snapshot <= %(at)s AND (end_snapshot IS NULL OR end_snapshot > %(at)s)"
 
 DATA_FILE: LiteralString = (
@@ -54,7 +55,7 @@ class InlinedTable:
 
     name: str
     since: int | None
-    """A snapshot at which the lake table had the columns that this one has."""
+    """The snapshot since which the lake table had these columns. There is one such table per set of columns."""
     columns: tuple[str, ...]
 
 
@@ -239,6 +240,7 @@ class ColumnHistory:
             f"SELECT {_COLUMN} FROM {{lake}}.ducklake_column WHERE table_id = %(table)s ORDER BY column_order",
             table=table_id,
         )
+        # The snapshots that changed a column: between two of them the columns stay the same, and are built once.
         self._marks = sorted({mark for row in self._rows for mark in row[1:3] if mark is not None})
         self._known: dict[int, tuple[LakeColumn, ...]] = {}
 
@@ -291,13 +293,13 @@ def delete_files(conn: psycopg.Connection[Any], lake: Lake, table: LakeTable, sn
 
 
 def data_file(table: LakeTable, row: tuple[Any, ...]) -> DataFile:
-    """A row of DATA_FILE."""
+    """The file that a row with the columns of DATA_FILE describes."""
     id, path, relative, begin, end, *rest = row
     return DataFile(id, _join(table.path, path, relative), begin, end, *rest)
 
 
 def delete_file(table: LakeTable, row: tuple[Any, ...]) -> DeleteFile:
-    """A row of DELETE_FILE."""
+    """The file that a row with the columns of DELETE_FILE describes."""
     id, data_file_id, path, relative, begin, end, *rest, format = row
     if format not in (None, "parquet"):
         raise UserError(
@@ -308,7 +310,7 @@ def delete_file(table: LakeTable, row: tuple[Any, ...]) -> DeleteFile:
 
 
 def mappings(conn: psycopg.Connection[Any], lake: Lake, ids: Iterable[int]) -> dict[int, tuple[MappedName, ...]]:
-    """How columns are named in files that were not written for the lake."""
+    """By mapping: how columns are named in files that were added as they were, and so have no field ids."""
     wanted = list(ids)
     if not wanted:
         return {}
@@ -334,6 +336,7 @@ def mappings(conn: psycopg.Connection[Any], lake: Lake, ids: Iterable[int]) -> d
 
 def inlined_tables(conn: psycopg.Connection[Any], lake: Lake, table_id: int) -> list[InlinedTable]:
     """The PostgreSQL tables that hold rows of a lake table, oldest first."""
+    # The first three columns are DuckLake's own: row id, and the snapshots in which the row came and went.
     rows = query(
         conn,
         lake,

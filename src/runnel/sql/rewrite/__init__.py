@@ -7,6 +7,8 @@ contain them, and the layers of windows and limits last.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlglot import exp
 
 from runnel.sql.rewrite import (
@@ -23,15 +25,35 @@ from runnel.sql.rewrite import (
 )
 from runnel.sql.rewrite.context import Context
 
+Rewrite = Callable[[exp.Query, Context], exp.Query]
+
+DECIDING: tuple[Rewrite, ...] = (
+    json_aggregates.rewrite,
+    qualify.rewrite,
+    array_queries.rewrite,
+    determine.rewrite,
+)
+TO_CORE: tuple[Rewrite, ...] = (
+    table_functions.rewrite,
+    grouping_sets.rewrite,
+    set_operations.rewrite,
+    subqueries.rewrite,
+    enclose.rewrite,
+    partitions.rewrite,
+)
+
 
 def decide(tree: exp.Query, ctx: Context) -> exp.Query:
     """The query with full names, and with nothing left to chance."""
-    named = qualify.rewrite(json_aggregates.rewrite(tree.copy()), ctx)
-    return determine.rewrite(array_queries.rewrite(named, ctx), ctx)
+    return _rewritten(tree.copy(), DECIDING, ctx)
 
 
 def to_core(tree: exp.Query, ctx: Context) -> exp.Query:
     """A decided query in the few forms that the compiler cuts into stages; raises NotDifferentiable."""
-    for step in (table_functions, grouping_sets, set_operations, subqueries, enclose):
-        tree = step.rewrite(tree, ctx)
-    return partitions.rewrite(tree)
+    return _rewritten(tree, TO_CORE, ctx)
+
+
+def _rewritten(tree: exp.Query, chain: tuple[Rewrite, ...], ctx: Context) -> exp.Query:
+    for rewrite in chain:
+        tree = rewrite(tree, ctx)
+    return tree

@@ -14,11 +14,12 @@ from sqlglot import exp
 
 from runnel.plan.dialect import Phrase
 from runnel.sql.rewrite import tree as tr
+from runnel.sql.rewrite.context import Context
 
 _RETURNING = re.compile(r"RETURNING (jsonb?|text)\s*\)$")
 
 
-def rewrite(tree: exp.Query) -> exp.Query:
+def rewrite(tree: exp.Query, _: Context) -> exp.Query:
     """Replace the aggregates; one that returns a type of its own stays, and is refused as an aggregate unknown here."""
     for node in list(tree.find_all(Phrase)):
         name = function_of(node)

@@ -24,11 +24,12 @@ from runnel.plan import expr as ex
 from runnel.sql import registry
 from runnel.sql.aggregates import is_aggregate
 from runnel.sql.draft import NotDifferentiable
+from runnel.sql.rewrite.context import Context
 
 ALIAS = "s"
 
 
-def rewrite(tree: exp.Query) -> exp.Query:
+def rewrite(tree: exp.Query, _: Context) -> exp.Query:
     """The query with every such block layered."""
     tree = tree.copy()
     holder = exp.Subquery(this=tree)

@@ -177,12 +177,17 @@ def is_grouped(select: exp.Select, ctx: Context) -> bool:
 
 
 def described(query: exp.Query, at: exp.Expr, ctx: Context) -> tuple[Column, ...]:
-    """The columns of a query that stands where `at` stands: CTEs and outer columns visible there are visible to it."""
+    """The columns of a query that stands where `at` stands: CTEs and outer columns visible there are visible to it.
+
+    PostgreSQL can only be asked about whole queries. So the query is wrapped, block by block on the way up, in what it
+    sees of the block: the FROM clause, with the query LATERAL behind it, and the WITH clause.
+    """
     query = query.copy()
     node: exp.Expr | None = at
     sees_from = False
     while node is not None:
         parent = node.parent
+        # What stands in FROM sees the tables beside it only as LATERAL; a join's condition sees them always.
         if isinstance(parent, exp.Lateral) or node.arg_key == "on":
             sees_from = True
         if isinstance(parent, exp.Select):
@@ -223,7 +228,7 @@ def _with(query: exp.Query, clause: exp.Expr) -> exp.Query:
 
 
 def column_types(query: exp.Query, at: exp.Expr, ctx: Context) -> tuple[Column, ...]:
-    """The columns of a query, whatever their names are (hidden ones may repeat)."""
+    """The columns of a query, renamed to c1, c2, ..: names may repeat in a subquery, and not in what is described."""
     while isinstance(query, exp.Subquery):
         query = query.this
     width = len(first_select(query).expressions)
