@@ -39,7 +39,8 @@ class StreamTable:
     retry_at: datetime | None
     created_at: datetime
     updated_at: datetime
-    ducklake_expired: str = "fallback"
+    forgotten: str = "fallback"
+    """What to do when a source no longer knows what changed since the frontier: 'fallback' or 'error'."""
     drift: str | None = None
     """What changed under the query; it is compiled anew before the next refresh."""
 
@@ -86,7 +87,8 @@ class Refresh:
     timings: Json | None = None
     spark_jobs: int = 0
     rows_read: Json | None = None
-    lake_io: Json | None = None
+    effort: Json | None = None
+    """What was read of sources outside of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 The engine holds a private key, derived from RUNNEL_ENCRYPTION_KEY or from a key file in the home directory. Its
 public half is in the database, so that every client can seal a secret for the engine before it sends it. A box is
-X25519 + HKDF + AES-256-GCM, bound to its place (lake and option), and names the key that opens it.
+X25519 + HKDF + AES-256-GCM, bound to its place, and names the key that opens it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ SELECT_STREAM_TABLES = f"""
 SELECT
     pgt_id, pgt_relid, pgt_schema, pgt_name, owner, original_query, defining_query, schedule, refresh_mode,
     effective_mode, mode_reason, status, is_populated, needs_reinit, settings, frontier, version,
-    definition_version, uses_clock, consecutive_errors, last_error, ducklake_expired, drift, {_MOMENTS}
+    definition_version, uses_clock, consecutive_errors, last_error, ducklake_expired AS forgotten, drift, {_MOMENTS}
 FROM pgtrickle.pgt_stream_tables
 WHERE %(pgt_id)s::bigint IS NULL OR pgt_id = %(pgt_id)s
 ORDER BY pgt_id
@@ -102,7 +102,7 @@ OVERRIDING SYSTEM VALUE VALUES (
     coalesce(%(refresh_id)s::int8, nextval(pg_get_serial_sequence('pgtrickle.pgt_refresh_history', 'refresh_id'))),
     %(pgt_id)s, %(data_timestamp)s, %(start_time)s, clock_timestamp(), %(action)s, 'COMPLETED',
     %(initiated_by)s, %(changes_read)s, %(rows_inserted)s, %(rows_deleted)s, %(reason)s,
-    %(timings)s, %(spark_jobs)s, %(rows_read)s, %(lake_io)s)
+    %(timings)s, %(spark_jobs)s, %(rows_read)s, %(effort)s)
 RETURNING refresh_id
 """
 ADD_PUBLICATION = """
@@ -184,8 +184,8 @@ def load_dependencies(conn: Connection) -> list[Dependency]:
     ]
 
 
-def set_expired_policy(conn: Connection, pgt_id: int, policy: str) -> None:
-    """What a stream table does when a lake has forgotten the snapshot it stands at."""
+def set_forgotten_policy(conn: Connection, pgt_id: int, policy: str) -> None:
+    """What a stream table does when a source no longer knows what changed since the version it stands at."""
     conn.execute("UPDATE pgtrickle.pgt_stream_tables SET ducklake_expired = %s WHERE pgt_id = %s", (policy, pgt_id))
 
 
@@ -275,7 +275,7 @@ def new_refresh_id(conn: Connection) -> int:
 
 def record_success(conn: Connection, pgt_id: int, refresh: Refresh, refresh_id: int | None = None) -> int:
     """Add a finished refresh to the history and return its id; `advance` resets the counters."""
-    json = {key: _jsonb(getattr(refresh, key)) for key in ("timings", "rows_read", "lake_io")}
+    json = {key: _jsonb(getattr(refresh, key)) for key in ("timings", "rows_read", "effort")}
     values = {**asdict(refresh), **json, "pgt_id": pgt_id, "refresh_id": refresh_id}
     return int(_first(conn.execute(INSERT_SUCCESS, values).fetchone()))
 

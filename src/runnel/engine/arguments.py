@@ -9,6 +9,8 @@ from typing import Any
 from runnel.errors import UserError
 
 _DEFINING = ("name", "query")
+FORGOTTEN = "ducklake_expired"
+"""The argument that says what to do when a source no longer knows what changed since the frontier."""
 Required = Mapping[str, tuple[str, tuple[str, ...]]]
 REQUIRED: Required = {
     "create": ("create_stream_table", _DEFINING),
@@ -62,9 +64,9 @@ def is_empty(text: str) -> bool:
 
 def check_options(args: Mapping[str, Any]) -> None:
     """Refuse options with values that mean nothing here."""
-    expired = args.get("ducklake_expired")
-    if expired is not None and str(expired).lower() not in ("fallback", "error"):
-        raise UserError(f"invalid ducklake_expired {expired!r}", hint="Use 'fallback' or 'error'.", sqlstate="22023")
+    forgotten = args.get(FORGOTTEN)
+    if forgotten is not None and str(forgotten).lower() not in ("fallback", "error"):
+        raise UserError(f"invalid {FORGOTTEN} {forgotten!r}", hint="Use 'fallback' or 'error'.", sqlstate="22023")
     for key, allowed in _FIXED.items():
         value = args.get(key)
         if value is not None and str(value).lower() not in allowed:

@@ -12,7 +12,7 @@ from runnel.catalog import store
 from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import StreamTable
 from runnel.engine import definitions as defs
-from runnel.engine.arguments import check_options
+from runnel.engine.arguments import FORGOTTEN, check_options
 from runnel.engine.drift import record_objects
 from runnel.engine.masking import masked
 from runnel.engine.records import dependencies, role_oid, stored_definition
@@ -80,8 +80,8 @@ class Operations:
                 )
                 store.replace_dependencies(self.conn, pgt_id, dependencies(pgt_id, definition))
                 record_objects(self.conn, pgt_id, definition.compiled.description)
-                if args.get("ducklake_expired"):
-                    store.set_expired_policy(self.conn, pgt_id, str(args["ducklake_expired"]).lower())
+                if args.get(FORGOTTEN):
+                    store.set_forgotten_policy(self.conn, pgt_id, str(args[FORGOTTEN]).lower())
                 publication.put(pgt_id, wish)
                 publication.before_commit()
             self.registry.reload(self.conn)
@@ -137,8 +137,8 @@ class Operations:
             changes["schedule"] = definition.schedule
         if definition.mode != row.refresh_mode:
             changes["refresh_mode"] = definition.mode
-        if str(args.get("ducklake_expired") or row.ducklake_expired).lower() != row.ducklake_expired:
-            changes["ducklake_expired"] = args["ducklake_expired"]
+        if str(args.get(FORGOTTEN) or row.forgotten).lower() != row.forgotten:
+            changes[FORGOTTEN] = args[FORGOTTEN]
         if self.sinks.wish(self.conn, args, row.pgt_id, name, caller.role).changes:
             changes |= self.sinks.given(args)
         if changes:
@@ -156,8 +156,8 @@ class Operations:
         schedule = args.get("schedule")
         if schedule:
             parse_schedule(schedule)
-        if args.get("ducklake_expired"):
-            self._set_expired_policy(row, str(args["ducklake_expired"]).lower())
+        if args.get(FORGOTTEN):
+            self._set_forgotten_policy(row, str(args[FORGOTTEN]).lower())
         if args.get("query") or args.get("refresh_mode"):
             self._redefine(row, args, caller)
         elif self.sinks.given(args):
@@ -175,9 +175,9 @@ class Operations:
         self.redefiner.follow()
         self.wake(row.pgt_id)
 
-    def _set_expired_policy(self, row: StreamTable, policy: str) -> None:
+    def _set_forgotten_policy(self, row: StreamTable, policy: str) -> None:
         with self.conn.transaction():
-            store.set_expired_policy(self.conn, row.pgt_id, policy)
+            store.set_forgotten_policy(self.conn, row.pgt_id, policy)
             if row.status == "ERROR" and "has expired" in (row.last_error or ""):
                 # What the error asked for has been said.
                 store.set_status(self.conn, row.pgt_id, "ACTIVE")

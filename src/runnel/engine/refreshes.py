@@ -43,7 +43,7 @@ NEVER = 2**31 - 1
 FIRST_BACKOFF = 2.0
 LONGEST_BACKOFF = 300.0
 LONGEST_WAIT = 30.0
-"""Between two tries while nothing is wrong but the world around: a store that is down, a lake that is busy."""
+"""Between two tries while nothing is wrong but the world around: a store that is down, another server that is busy."""
 CONFLICTS = 10
 """Tries in a row against other writers."""
 
@@ -332,7 +332,7 @@ class Refresher:
             timings=dict(outcome.timings),
             spark_jobs=outcome.spark_jobs,
             rows_read=dict(outcome.rows_read),
-            lake_io=None if outcome.effort is None else dict(outcome.effort),
+            effort=None if outcome.effort is None else dict(outcome.effort),
         )
         if worked:
             store.record_success(self.conn, pgt_id, refresh, outcome.refresh_id)

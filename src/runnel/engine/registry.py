@@ -94,7 +94,7 @@ class Registry:
     def maintained(self, conn: psycopg.Connection, pgt_id: int) -> Maintained:
         """A stream table ready to be refreshed."""
         row = self.rows[pgt_id]
-        key = (row.definition_version, f"{row.refresh_mode} {row.ducklake_expired}")
+        key = (row.definition_version, f"{row.refresh_mode} {row.forgotten}")
         logged = pgt_id in self._readers
         found, known = self._compiled.get(pgt_id, (None, None))
         if found != key or known is None or known.logged != logged or known.name != Name(row.pgt_schema, row.pgt_name):
@@ -151,7 +151,7 @@ class Registry:
             scales=scales,
             logged=logged,
             over_lent=over_lent,
-            forgotten=row.ducklake_expired,
+            forgotten=row.forgotten,
         )
 
     def _upstream_scales(self, conn: psycopg.Connection, compiled: Compiled) -> dict[int, Mapping[str, int]]:

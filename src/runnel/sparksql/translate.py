@@ -1,8 +1,8 @@
-"""PostgreSQL's expressions of a leaf as Spark SQL, for whole reads of lake tables.
+"""PostgreSQL's expressions of a leaf as Spark SQL, for whole reads of tables that Spark reads itself.
 
-Everywhere else PostgreSQL evaluates expressions itself. A lake table of millions of rows would have to be copied
+Everywhere else PostgreSQL evaluates expressions itself. A table elsewhere of millions of rows would have to be copied
 there first, so what can be said in Spark with exactly the same outcome is said in Spark. Only what is listed here is
-translated, and each entry is tested against PostgreSQL; one expression beyond it, and the rows are staged after all.
+translated, and each entry is tested against PostgreSQL; one expression beyond it, and the rows go to PostgreSQL after all.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EXTRACTED = frozenset({"year", "quarter", "month", "day", "hour", "minute"})
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A leaf in Spark SQL over the lake table's columns, named as in the stand-in."""
+    """A leaf in Spark SQL over the table's columns, named as PostgreSQL knows them."""
 
     columns: tuple[str, ...]
     filters: tuple[str, ...]
@@ -254,7 +254,7 @@ class _Translator:
     def nullif(self, node: exp.Expr) -> Value:
         left, right = self.value(node.this), self.value(node.expression)
         if right.literal == "NaN" and left.type in ("decimal", *INT_DIGITS):
-            # A decimal of a lake is never NaN.
+            # A decimal of Spark is never NaN.
             return left
         one, other = comparable(left, right)
         if one.type in ("json", "null") or other.type == "null":

@@ -33,7 +33,7 @@ class Value:
 
 def within(known: str, text: str, sql: str) -> str:
     """Beyond four digits of a year the notations differ: rather fail than differ."""
-    failure = "raise_error('a date beyond the years 1 to 9999 in a lake table')"
+    failure = "raise_error('a date beyond the years 1 to 9999 in a table')"
     return f"(CASE WHEN {sql} IS NULL THEN NULL WHEN {known} THEN {text} ELSE {failure} END)"
 
 

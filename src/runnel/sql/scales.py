@@ -1,7 +1,7 @@
 """How many digits after the point the numeric columns of a result can have, where the query tells.
 
 PostgreSQL gives `sum(price)` the type numeric, without bounds, although it never has more digits after the point than
-`price`. A lake's decimals need a number. It must never be too small, so every form that is not known here means
+`price`. Decimals elsewhere need a number. It must never be too small, so every form that is not known here means
 "not known". This module follows columns through FROM, CTEs, views and set operations; `scale_rules` knows expressions.
 """
 
