@@ -1,1 +1,1 @@
-"""What a refresh changed, as lake snapshots: the sinks of stream tables."""
+"""Where stream tables are published: tables of lakes, and files of changes."""
