@@ -10,7 +10,9 @@ import pytest
 
 from runnel.errors import UserError
 from runnel.lake.store.storage import Store, StoreError
+from runnel.plan.stage import Origin
 from runnel.ports.sink import Published, Result
+from runnel.sources.ducklake.ref import LakeRef
 from tests.e2e.helpers import eventually
 from tests.ports.sinks import CASES, ID, Case, Rig, rig
 
@@ -226,8 +228,11 @@ def test_only_tables_of_lakes_have_a_stream_table_behind_them(built: Rig) -> Non
     found = built.conn.execute("SELECT lake, table_id FROM pgtrickle.pgt_sinks").fetchone()
     assert found is not None
     lake, table = found
-    assert built.sink.upstream(built.conn, lake or "lake", table or 1) == (ID if lake else None)
-    assert built.sink.upstream(built.conn, "elsewhere", table or 1) is None
+    shown = Origin("LAKE_TABLE", LakeRef(lake or "lake", table or 1, "main", "shown"))
+    assert built.sink.upstream(built.conn, shown) == (ID if lake else None)
+    other = Origin("LAKE_TABLE", LakeRef("elsewhere", table or 1, "main", "shown"))
+    assert built.sink.upstream(built.conn, other) is None
+    assert built.sink.upstream(built.conn, Origin()) is None
 
 
 def _apply(rig: Rig, inserted: list[Any], deleted: list[Any]) -> Published:

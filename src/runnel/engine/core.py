@@ -38,6 +38,8 @@ from runnel.engine.requests import answer
 from runnel.engine.verification import Verification
 from runnel.engine.watch import IDLE_SECONDS, POLL_SECONDS, Watch
 from runnel.errors import TransientError, UserError
+from runnel.refresh.unit import Workplace
+from runnel.sinks.registry import open_sinks
 from runnel.sources.registry import all_kinds, all_services
 
 if TYPE_CHECKING:
@@ -189,9 +191,9 @@ class Engine:
         # Foreign code runs in this session, and could put a statement of its own under a prepared one's name.
         self._refresh.prepare_threshold = None
         claim.register_writer(self._listen, self._refresh.info.backend_pid)
-        row = self._refresh.execute("SELECT current_user, current_user::regrole::oid::int8").fetchone()
+        row = self._refresh.execute("SELECT current_user").fetchone()
         assert row is not None
-        self._role, self._role_oid = str(row[0]), int(row[1])
+        self._role = str(row[0])
         calls.abandon_requests(self._control)
         release_sources(self._control)
         self._registry.forget_all()
@@ -252,10 +254,11 @@ class Engine:
         """The verbs, bound to the current connections."""
         if self._operations is None:
             assert self._sessions is not None, "call start() first"
-            refresher = Refresher(
-                self._refresh, pinned(self.dsn), self._sessions, self._registry, self._role, self._role_oid,
-                self._on_event,
-            )  # fmt: skip
+            dsn = pinned(self.dsn)
+            place = Workplace(
+                self._refresh, dsn, self._sessions, self._registry.kinds, open_sinks(dsn, self._sessions), self._role
+            )
+            refresher = Refresher(place, self._registry, self._on_event)
             self._operations = Operations(self._refresh, self._registry, refresher, self._clocks.forget)
         return self._operations
 

@@ -17,11 +17,12 @@ from runnel.engine.drift import record_objects
 from runnel.engine.masking import masked
 from runnel.engine.records import dependencies, role_oid, stored_definition
 from runnel.engine.redefine import Redefiner, as_user_error
-from runnel.engine.refreshes import Refresher, RefreshFailed
+from runnel.engine.refreshes import Refresher
 from runnel.engine.registry import Registry, role_name
 from runnel.errors import RunnelError, UserError
 from runnel.model.names import Name
 from runnel.ports.sink import Publication
+from runnel.refresh.unit import RefreshFailed
 from runnel.schedule.dag import descendants
 from runnel.schedule.spec import parse_schedule
 from runnel.sinks.registry import Sinks

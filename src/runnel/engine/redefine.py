@@ -20,12 +20,13 @@ from runnel.catalog.rows import StreamTable
 from runnel.engine import definitions as defs
 from runnel.engine.drift import notice, record_objects, renamed_sources
 from runnel.engine.records import dependencies, stored_definition
-from runnel.engine.refreshes import Refresher, RefreshFailed, describe_failure
+from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry, role_name
 from runnel.engine.reshape import reshape_result
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.model.names import Name
 from runnel.ports.sink import Publication
+from runnel.refresh.unit import RefreshFailed
 from runnel.schedule.dag import ancestors, descendants, ordered
 from runnel.sql import registry
 from runnel.sql.describe import relation_columns, user_error

@@ -6,35 +6,30 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import psycopg
 
 from runnel.apply.output import OutputDrift
-from runnel.apply.scratch import Scratch
 from runnel.catalog import store
 from runnel.catalog.lost import ended, is_lost
-from runnel.catalog.owner import settle, sweep
 from runnel.catalog.rows import Refresh, StreamTable
-from runnel.catalog.statistics import Statistics
 from runnel.dsn import without_secrets
 from runnel.engine.advice import missing_grant
 from runnel.engine.masking import condition, public_message
 from runnel.engine.registry import Registry, position, ready
 from runnel.errors import SchemaDriftError, TransientError
-from runnel.model.frontier import Frontier
-from runnel.ports.sink import Conflict, Later, Publication, Refreshed, Result
+from runnel.ports.sink import Conflict, Publication, Result
 from runnel.ports.source import Pending
 from runnel.refresh.maintained import Maintained, Outcome
-from runnel.refresh.table import Shared, TableRefresh
+from runnel.refresh.table import TableRefresh
+from runnel.refresh.unit import Member, Order, RefreshFailed, Workplace, refresh_unit
 from runnel.refresh.verify import count, differences
 from runnel.schedule.choose import MIN_CHANGES, full_is_cheaper
 from runnel.schedule.dag import descendants, ordered
-from runnel.sinks.registry import Sinks, open_sinks
-from runnel.sources.registry import Kinds
-from runnel.spark.session import Sessions
+from runnel.sinks.registry import Sinks
 
 log = logging.getLogger(__name__)
 
@@ -53,37 +48,23 @@ FROM pgtrickle.pgt_refresh_history WHERE pgt_id = %s AND status = 'COMPLETED' OR
 """
 
 
-class RefreshFailed(Exception):
-    """One table of a unit failed; the transaction is gone."""
-
-    def __init__(self, table: int, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.table = table
-        self.cause = cause
-
-
 @dataclass
 class Refresher:
-    """Refreshes stream tables on one connection."""
+    """Refreshes stream tables on one connection: whole units, failures and all."""
 
-    conn: psycopg.Connection
-    dsn: str
-    sessions: Sessions
+    place: Workplace
     registry: Registry
-    role: str
-    role_oid: int
     on_event: Callable[[str], None]
-    statistics: Statistics = field(default_factory=Statistics)
-    scratch: Scratch = field(default_factory=Scratch)
-    sinks: Sinks = field(init=False)
 
     @property
-    def kinds(self) -> Kinds:
-        """Of sources."""
-        return self.registry.kinds
+    def conn(self) -> psycopg.Connection:
+        """The connection that refreshes."""
+        return self.place.conn
 
-    def __post_init__(self) -> None:
-        self.sinks = open_sinks(self.dsn, self.sessions)
+    @property
+    def sinks(self) -> Sinks:
+        """All sinks."""
+        return self.place.sinks
 
     def refresh_unit(
         self, members: Sequence[int], initiated_by: str, *, force_full: str | None = None
@@ -139,21 +120,11 @@ class Refresher:
         table = self.registry.maintained(self.conn, pgt_id)
         try:
             with self.conn.transaction():
-                refresh = TableRefresh(self._shared(), table, position(self.registry.rows[pgt_id]))
-                waiting = refresh.look()
+                shared = self.place.shared(self._versions())
+                waiting = TableRefresh(shared, table, position(self.registry.rows[pgt_id])).look()
         finally:
-            self._finish_reading()
+            self.place.finish()
         return {str(u.relation.name): waiting[u.relation.oid] for u in table.sources if u.relation.oid in waiting}
-
-    def _shared(self) -> Shared:
-        return Shared(
-            self.conn, self.dsn, self.sessions, self.kinds, self.role,
-            {i: r.version for i, r in self.registry.rows.items()}, self.statistics, self.scratch,
-        )  # fmt: skip
-
-    def _finish_reading(self) -> None:
-        for kind in self.kinds:
-            kind.finish()
 
     def _transaction(
         self,
@@ -164,73 +135,44 @@ class Refresher:
         before: Callable[[Publication], None] | None = None,
         after: Callable[[TableRefresh], None] | None = None,
     ) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        for kind in self.kinds:
-            if any(self.registry.reads(m, kind.name) for m in members):
-                # DDL elsewhere reaches what stands for it here before the snapshot in which both are read.
-                kind.follow(self.conn)
-        self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        current = members[0]
-        try:
-            with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
-                if before is not None:
-                    before(publication)
-                self.registry.reload(self.conn)
-                rows = self.registry.rows
-                self._check_sources(members)
-                tables = self._compiled(members)
-                shared = self._shared()
-                refreshes = []
-                for table in tables:
-                    current = table.id
-                    refreshes.append(TableRefresh(shared, table, position(rows[table.id])))
-                for refresh in refreshes:
-                    table = refresh.table
-                    current = table.id
-                    result = _result(table, rows[table.id])
-                    publication.prepare(result)
-                    outcome = refresh.run(partial(self._why_full, force_full, table, rows[table.id]))
-                    outcomes.append(outcome)
-                    self._publish(publication, outcome, result)
-                    self._record(outcome, position(rows[table.id]).frontier, initiated_by, started)
-                    if after is not None:
-                        after(refresh)
-                if any(table.owner != self.role for table in tables):
-                    sweep(self.conn)
-                publication.before_commit()
-                committing = time.perf_counter()
-            for outcome in outcomes:
-                outcome.timings["commit"] = round((time.perf_counter() - committing) * 1000, 3)
-        except Exception as error:
-            # Temporary tables made in the lost transaction are lost with it.
-            self._forget_scratch()
-            if isinstance(error, RefreshFailed) or is_lost(self.conn):
-                # When the connection is gone nothing is wrong with the table.
-                raise
-            raise RefreshFailed(current, error) from error
-        finally:
-            self._finish_reading()
-            if not self.conn.closed:
-                self.conn.isolation_level = None
-                settle(self.conn)
-        for later in publication.later():
-            self._publish_later(later)
+        order = Order(
+            members, lambda: self._load(members, force_full), self._versions, initiated_by, started, before, after
+        )
+        outcomes = refresh_unit(self.place, order, self.registry.kinds_read(members))
         self._report(outcomes)
         return outcomes
+
+    def _versions(self) -> dict[int, int]:
+        return {i: row.version for i, row in self.registry.rows.items()}
+
+    def _load(self, members: Sequence[int], force_full: str | None) -> list[Member]:
+        """The members of a unit as the catalog has them now."""
+        self.registry.reload(self.conn)
+        self._check_sources(members)
+        return [self._member(member, force_full) for member in members]
+
+    def _member(self, pgt_id: int, force_full: str | None) -> Member:
+        if self.registry.rows[pgt_id].needs_reinit:
+            # A view among its sources may mean something else now, although the definition is the same.
+            self.registry.forget(pgt_id)
+        try:
+            self.registry.refuse_broken(pgt_id)
+            table = self.registry.maintained(self.conn, pgt_id)
+        except Exception as error:
+            if is_lost(self.conn):
+                raise
+            raise RefreshFailed(pgt_id, error) from error
+        row = self.registry.rows[pgt_id]
+        return Member(table, row, position(row), partial(self._why_full, force_full, table, row))
 
     def drop_leftovers(self, redefined: int | None = None) -> None:
         """Drop the temporary tables of stream tables that are gone, or of one whose plan is another now."""
         living = self.registry.rows.keys() - {redefined}
         relations = self.registry.relations(living)
         with self.conn.transaction():
-            self.scratch.keep_only(self.conn, living)
-            for kind in self.kinds:
+            self.place.scratch.keep_only(self.conn, living)
+            for kind in self.place.kinds:
                 kind.tidy(self.conn, living, relations)
-
-    def _forget_scratch(self) -> None:
-        self.scratch.forget()
-        for kind in self.kinds:
-            kind.forget()
 
     def _why_full(self, forced: str | None, table: Maintained, row: StreamTable, changes: int) -> str | None:
         """Why to recompute a table for which this many captured rows wait: told to, or cheaper by its history."""
@@ -239,21 +181,6 @@ class Refresher:
             return forced
         return full_is_cheaper(self.conn.execute(RECENT, (table.id,)).fetchall(), changes)
 
-    def _compiled(self, members: Iterable[int]) -> list[Maintained]:
-        tables = []
-        for member in members:
-            if self.registry.rows[member].needs_reinit:
-                # A view among its sources may mean something else now, although the definition is the same.
-                self.registry.forget(member)
-            try:
-                self.registry.refuse_broken(member)
-                tables.append(self.registry.maintained(self.conn, member))
-            except Exception as error:
-                if is_lost(self.conn):
-                    raise
-                raise RefreshFailed(member, error) from error
-        return tables
-
     def _check_sources(self, members: Iterable[int]) -> None:
         """Sources that no longer fit, on servers where no event trigger has told us."""
         wanted = set(members)
@@ -261,87 +188,19 @@ class Refresher:
             if pgt_id in wanted:
                 raise RefreshFailed(pgt_id, SchemaDriftError(problem))
 
-    def _publish(self, publication: Publication, outcome: Outcome, result: Result) -> None:
-        """Hand what a refresh did to the table's sinks, in the same transaction."""
-        version = result.definition_version
-        if not publication.wants(result.id, changed=outcome.changed, definition_version=version):
-            return
-        outcome.refresh_id = store.new_refresh_id(self.conn)
-        refreshed = Refreshed(
-            id=outcome.refresh_id,
-            action=outcome.action,
-            changed=outcome.changed,
-            inserted=outcome.rows_inserted,
-            deleted=outcome.rows_deleted,
-            frontier=outcome.frontier.as_json(),
-            at=outcome.data_timestamp,
-        )
-        done = publication.publish(result, refreshed)
-        outcome.deferred = any(later.result.id == result.id for later in publication.later())
-        if done is not None:
-            outcome.published = done
-            outcome.reason = "; ".join(filter(None, (outcome.reason, done.reason))) or None
-            outcome.timings.update(done.timings)
-
-    def _publish_later(self, later: Later) -> None:
-        """Publish what had to wait for the commit."""
-        self.conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        try:
-            with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
-                done = publication.publish_later(later)
-                store.add_publication(self.conn, later.refreshed.id, done.timings, done.reason)
-                publication.before_commit()
-        except Exception as error:
-            if is_lost(self.conn):
-                raise
-            raise RefreshFailed(later.result.id, error) from error
-        finally:
-            if not self.conn.closed:
-                self.conn.isolation_level = None
-
     def tidy_sinks(self) -> None:
         """Let the sinks do what was left for a quiet moment."""
 
         def result(pgt_id: int) -> Result:
             self.registry.reload(self.conn)
-            return _result(self.registry.maintained(self.conn, pgt_id), self.registry.rows[pgt_id])
+            return self._member(pgt_id, None).result
 
         self.sinks.tidy(self.conn, result)
-
-    def _record(self, outcome: Outcome, before: Frontier, initiated_by: str, started: float) -> None:
-        pgt_id = outcome.table.id
-        frontier = outcome.frontier.as_json()
-        rebuilt = outcome.action != "DIFFERENTIAL" and not outcome.settled
-        worked = outcome.changed or rebuilt or bool(outcome.changes_read) or initiated_by != "SCHEDULER"
-        worked = worked or outcome.published is not None or outcome.deferred
-        now = outcome.frontier
-        moved = now.elsewhere != before.elsewhere
-        clocked = outcome.table.plan is not None and outcome.table.plan.uses_clock
-        if not (worked or moved or clocked):
-            return
-        at = datetime.fromisoformat(outcome.data_timestamp) if outcome.data_timestamp else None
-        refresh = Refresh(
-            action=outcome.action,
-            initiated_by="INITIAL" if outcome.action == "INITIAL" else initiated_by,
-            start_time=datetime.fromtimestamp(started, UTC),
-            data_timestamp=at,
-            changes_read=outcome.changes_read,
-            rows_inserted=outcome.rows_inserted,
-            rows_deleted=outcome.rows_deleted,
-            reason=outcome.reason,
-            timings=dict(outcome.timings),
-            spark_jobs=outcome.spark_jobs,
-            rows_read=dict(outcome.rows_read),
-            effort=None if outcome.effort is None else dict(outcome.effort),
-        )
-        if worked:
-            store.record_success(self.conn, pgt_id, refresh, outcome.refresh_id)
-        store.advance(self.conn, pgt_id, frontier, outcome.version, at, rebuilt=rebuilt)
 
     def _record_failure(self, failure: RefreshFailed, initiated_by: str, started: float) -> None:
         cause = failure.cause
         message = describe_failure(cause)
-        grant = missing_grant(message, self.role)
+        grant = missing_grant(message, self.place.role)
         message = f"{message}. {grant}" if grant else message
         row = self.registry.rows.get(failure.table)
         if row is None:
@@ -388,21 +247,6 @@ class Refresher:
                 break
             wanted |= more
         return [n for n in ordered(self.registry.graph) if n in wanted]
-
-
-def _result(table: Maintained, row: StreamTable) -> Result:
-    """A stream table as its sinks see it."""
-    return Result(
-        id=table.id,
-        name=table.name,
-        relid=table.relid,
-        owner=table.owner,
-        columns=table.columns,
-        scales=table.scales,
-        delta=table.tables(table.stages[-1]).delta,
-        query=row.original_query,
-        definition_version=row.definition_version,
-    )
 
 
 def describe_failure(cause: Exception) -> str:

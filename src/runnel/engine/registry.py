@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import psycopg
@@ -83,9 +83,9 @@ class Registry:
         """Stream tables that read one of these relations."""
         return [i for i, read in self.relations_read.items() if not read.keys().isdisjoint(relations)]
 
-    def reads(self, pgt_id: int, kind: str) -> bool:
-        """Whether a stream table reads a relation of some kind, by the kind's word in the catalog."""
-        return kind in self.relations_read[pgt_id].values()
+    def kinds_read(self, tables: Iterable[int]) -> list[str]:
+        """The kinds of sources that these stream tables read, by their words in the catalog."""
+        return sorted({kind for pgt_id in tables for kind in self.relations_read[pgt_id].values()})
 
     def relations(self, tables: Collection[int]) -> set[int]:
         """The relations that these stream tables read."""

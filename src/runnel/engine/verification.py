@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from runnel.engine.operations import Operations
-from runnel.engine.refreshes import RefreshFailed
 from runnel.errors import RunnelError
+from runnel.refresh.unit import RefreshFailed
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,9 @@
 """PostgreSQL's expressions of a leaf as Spark SQL, for whole reads of tables that Spark reads itself.
 
-Everywhere else PostgreSQL evaluates expressions itself. A table elsewhere of millions of rows would have to be copied
+Everywhere else PostgreSQL evaluates expressions itself. Millions of rows from another place would have to be copied
 there first, so what can be said in Spark with exactly the same outcome is said in Spark. Only what is listed here is
-translated, and each entry is tested against PostgreSQL; one expression beyond it, and the rows go to PostgreSQL after all.
+translated, and each entry is tested against PostgreSQL. One expression beyond it, and PostgreSQL computes the leaf after
+all.
 """
 
 from __future__ import annotations
