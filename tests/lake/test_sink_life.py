@@ -253,3 +253,15 @@ def test_deltas_are_exported(sales: Db, place: Place, client: runnel.Client, tmp
     client.refresh("rows")
     assert len(list(folder.iterdir())) == 2
     assert one(sales, "SELECT count(*) FROM pgtrickle.pgt_sinks") == 0
+
+
+def test_a_stream_table_cannot_read_what_it_publishes(
+    sales: Db, place: Place, lake: Duck, client: runnel.Client
+) -> None:
+    client.create_stream_table("rows", ROWS, schedule="1h", sink="ducklake")
+    client.create_stream_table("other", ROWS, schedule="1h", sink="ducklake")
+    with pytest.raises(RunnelError, match="depend on itself"):
+        client.alter_stream_table("rows", query="SELECT id FROM lake.main.rows__rows")
+    client.alter_stream_table("rows", query="SELECT id FROM lake.main.other__rows")
+    same(sales, lake, "rows")
+    place.check(sales)
