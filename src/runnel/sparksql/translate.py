@@ -2,8 +2,8 @@
 
 Everywhere else PostgreSQL evaluates expressions itself. Millions of rows from another place would have to be copied
 there first, so what can be said in Spark with exactly the same outcome is said in Spark. Only what is listed here is
-translated, and each entry is tested against PostgreSQL. One expression beyond it, and PostgreSQL computes the leaf after
-all.
+translated, and each entry is tested against PostgreSQL. One expression beyond it, and PostgreSQL computes the leaf
+after all.
 """
 
 from __future__ import annotations
