@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 
 import runnel
 from runnel.bench import dag
 
 
+@pytest.mark.slow
 def test_a_row_travels_through_a_diamond(db: psycopg.Connection, client: runnel.Client) -> None:
     found = dag.travel(client, db, dag.diamond(), runs=2, warm=1, rows=500)
     assert len(found.seconds) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import psycopg
+import pytest
 
 import runnel
 from runnel.bench.measure import Measurement
@@ -16,6 +17,7 @@ SOME = (2, 3, 4, 7, 12, 17, 19)
 """A filter, joins, groups over groups, a window function; the rest are variations."""
 
 
+@pytest.mark.slow
 def test_queries_follow_new_events_and_corrections(dsn: str, engine: runnel.Engine) -> None:
     nexmark = workload(2_000, SOME, shares=(2.0,))
     assert len(nexmark.queries) == len(SOME)

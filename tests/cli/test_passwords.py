@@ -115,6 +115,7 @@ def test_psql_gets_the_password_by_its_environment(run: Run, database: str) -> N
     assert PASSWORD not in said.stdout + said.stderr
 
 
+@pytest.mark.slow
 def test_up_hides_the_password_and_says_how_the_server_reaches_itself(
     up: Callable[..., Stack], run: Run, locked: Locked, database: str
 ) -> None:

@@ -183,6 +183,7 @@ def pulse(db: psycopg.Connection) -> tuple[str, str]:
     return severity, detail
 
 
+@pytest.mark.slow
 def test_an_engine_that_does_not_answer_is_not_called_healthy(
     db: psycopg.Connection, client: runnel.Client, engine: runnel.Engine, dsn: str
 ) -> None:

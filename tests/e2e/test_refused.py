@@ -193,6 +193,7 @@ def test_a_caller_with_uncommitted_work_gets_a_hint_not_a_deadlock(db: psycopg.C
             conn.execute("SELECT pgtrickle.refresh_stream_table('s')")
 
 
+@pytest.mark.slow
 def test_somebody_elses_open_transaction_delays_creation_but_not_for_ever(
     db: psycopg.Connection, dsn: str, client: runnel.Client
 ) -> None:

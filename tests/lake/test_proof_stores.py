@@ -59,6 +59,7 @@ def place(dsn: str, s3: S3, flaky: Flaky, bucket: str) -> Place:
     return Place(dsn, bucket, s3, through=flaky.s3, options=IMPATIENT)
 
 
+@pytest.mark.slow
 def test_a_failing_store(client: runnel.Client, db: psycopg.Connection, place: Place, flaky: Flaky) -> None:
     shop = Shop(db, random.Random(1))
     shop.open()
@@ -87,6 +88,7 @@ def test_a_failing_store(client: runnel.Client, db: psycopg.Connection, place: P
     place.check(db)
 
 
+@pytest.mark.slow
 def test_uploads_that_arrive_late_are_gone_seconds_later(
     client: runnel.Client, db: psycopg.Connection, place: Place, flaky: Flaky
 ) -> None:

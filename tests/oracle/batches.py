@@ -32,12 +32,12 @@ class Batches:
     passed: set[str] = field(default_factory=set)
     failed: dict[str, Exception] = field(default_factory=dict)
 
-    def run(self, number: int) -> None:
+    def run(self, number: int, examples: int = EXAMPLES) -> None:
         """One batch; the number decides what is in it. Raises the smallest failure found."""
 
         @seed(number)
         @settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             database=None,
             deadline=None,
             print_blob=True,

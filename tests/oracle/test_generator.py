@@ -33,6 +33,7 @@ def test_queries_are_valid_and_do_not_depend_on_the_order_of_rows(dsn: str, numb
             assert found == expected, scenario
 
 
+@pytest.mark.slow
 def test_every_operator_is_generated() -> None:
     scenarios = [s for number in range(40) for s in sample(number, 10)]
     met = {o for s in scenarios for query in s.streams.values() for o in operators(query)}
