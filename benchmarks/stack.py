@@ -29,6 +29,8 @@ class Bench:
     client: Client
     console: Console
     quick: bool
+    checkout: Path | None = None
+    """Another checkout of the project whose engine is measured; None: this one."""
     engine: subprocess.Popen[str] | None = None
     shops: dict[int, str] = field(default_factory=dict)
     """Schemas that hold a shop, by its number of orders."""
@@ -57,8 +59,14 @@ class Bench:
             "--data-path",
             str(self.lake),
         ]
+        others = {} if self.checkout is None else {"PYTHONPATH": str(self.checkout / "src")}
         self.engine = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=os.environ | others,
         )
         assert self.engine.stdout is not None
         said = []
@@ -94,14 +102,14 @@ def _drain(process: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
-def bench_stack(console: Console, *, quick: bool) -> Iterator[Bench]:
+def bench_stack(console: Console, *, quick: bool, checkout: Path | None = None) -> Iterator[Bench]:
     """Everything up, and everything gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="runnel-bench-", ignore_cleanup_errors=True) as directory:
         server = EmbeddedServer(Path(directory))
         server.start()
         try:
             with psycopg.connect(server.dsn, autocommit=True) as conn, Client(server.dsn) as client:
-                bench = Bench(server, conn, client, console, quick)
+                bench = Bench(server, conn, client, console, quick, checkout)
                 try:
                     yield bench
                 finally:
