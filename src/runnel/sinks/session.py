@@ -12,10 +12,13 @@ from typing import Any
 import psycopg
 
 from runnel.catalog.sessions import connect
-from runnel.errors import TransientError
+from runnel.lake.connection import CONNECT_SECONDS, connect_catalog
 from runnel.lake.format.model import Lake
 
 Connection = psycopg.Connection[Any]
+
+RELAXED = {"synchronous_commit": "off"}
+"""What is written here guards against leftovers only; it need not wait for the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Connections:
     def observer(self) -> Connection:
         """A second view of the engine's database."""
         if self._observer is None or self._observer.closed or self._observer.broken:
-            self._observer = _open(self.dsn)
+            self._observer = connect(self.dsn, "runnel lake", RELAXED, timeout=CONNECT_SECONDS)
         return self._observer
 
     def session(self, conn: Connection, lake: Lake) -> LakeSession:
@@ -48,14 +51,7 @@ class Connections:
             return LakeSession(lake, conn, self.observer())
         known = self._remote.get(lake.name)
         if known is None or known[0] != lake or known[1].closed or known[2].closed:
-            try:
-                writer, observer = _open(lake.dsn), _open(lake.dsn)
-            except psycopg.OperationalError as error:
-                # libpq's text may repeat parts of the connection string.
-                raise TransientError(
-                    f"lake {lake.name}: the server of its catalog does not answer",
-                    hint="The stream table is refreshed again when it is back.",
-                ) from error
+            writer, observer = connect_catalog(lake, RELAXED), connect_catalog(lake, RELAXED)
             known = self._remote[lake.name] = (lake, writer, observer)
         return LakeSession(lake, known[1], known[2], remote=True)
 
@@ -72,8 +68,3 @@ class Connections:
         if self._observer is not None:
             self._observer.close()
             self._observer = None
-
-
-def _open(dsn: str) -> Connection:
-    # What is written here guards against leftovers only; it need not wait for the disk.
-    return connect(dsn, "runnel lake", {"synchronous_commit": "off"}, timeout=10)

@@ -21,6 +21,7 @@ from runnel.catalog.lost import ended, first_line
 from runnel.catalog.sessions import connect
 from runnel.errors import EngineBug, RunnelError, TransientError
 from runnel.lake import attached as stored
+from runnel.lake.connection import connect_catalog
 from runnel.lake.format.model import Lake
 from runnel.lake.upkeep.maintain import Settings, maintain
 
@@ -107,12 +108,14 @@ class Upkeep:
     def _maintain(self, conn: psycopg.Connection[Any], task: Task) -> dict[str, Any]:
         lake = stored.named_lake(conn, task.lake)
         pending = [str(row[0]) for row in conn.execute(PENDING, (lake.name,))]
-        place = lake.dsn or self._dsn
-        with _open(place) as work, _open(place) as observer:
+        with self._reach(lake) as work, self._reach(lake) as observer:
             report = asdict(maintain(work, observer, lake, _settings(conn, lake), pending=pending))
         stored.mark_maintained(conn, lake.name)
         log.info("lake %s was tidied: %s", lake.name, {key: value for key, value in report.items() if value})
         return report
+
+    def _reach(self, lake: Lake) -> psycopg.Connection[Any]:
+        return _open(self._dsn) if lake.dsn is None else connect_catalog(lake)
 
     def _failed(self, conn: psycopg.Connection[Any], task: Task, error: RunnelError) -> None:
         if task.request_id is not None:

@@ -15,11 +15,10 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from runnel.catalog.lost import first_line
 from runnel.catalog.secrets import hold_key
-from runnel.catalog.sessions import connect
-from runnel.errors import RunnelError, TransientError, UserError
+from runnel.errors import RunnelError, UserError
 from runnel.lake import attached as stored
+from runnel.lake.connection import connect_catalog
 from runnel.lake.format import catalog
 from runnel.lake.format.model import Lake
 from runnel.lake.read.overview import overview
@@ -196,19 +195,8 @@ def reach(conn: Connection, lake: Lake) -> Iterator[Connection]:
     if lake.dsn is None:
         yield conn
         return
-    try:
-        conninfo_to_dict(lake.dsn)
-    except psycopg.ProgrammingError:
-        # libpq quotes what it could not read, which may be the password.
-        raise UserError(f"the connection string of lake {lake.name} cannot be read", sqlstate="22023") from None
-    try:
-        other = connect(lake.dsn, "runnel lake", timeout=10)
-        other.autocommit = False
-    except psycopg.OperationalError as error:
-        raise TransientError(
-            f"cannot connect to the catalog of lake {lake.name}: {first_line(error)}",
-            hint="Check its connection string, and that the server is up.",
-        ) from None
+    other = connect_catalog(lake)
+    other.autocommit = False
     with other:
         yield other
 

@@ -8,13 +8,11 @@ from typing import Any
 
 import psycopg
 
-from runnel.catalog.sessions import connect
 from runnel.errors import TransientError
+from runnel.lake.connection import connect_catalog, unreachable
 from runnel.lake.format.model import Lake
 
 log = logging.getLogger(__name__)
-
-CONNECT_SECONDS = 5
 
 Connection = psycopg.Connection[Any]
 
@@ -57,11 +55,7 @@ class LakeCatalogs:
             self._drop(lake.name)
             known = None
         if known is None:
-            try:
-                conn = connect(dsn, "runnel lake", timeout=CONNECT_SECONDS)
-            except psycopg.Error as error:
-                raise self._lost(lake, error) from None
-            known = self._open[lake.name] = dsn, conn
+            known = self._open[lake.name] = dsn, connect_catalog(lake)
         return known[1]
 
     def _drop(self, name: str) -> None:
@@ -71,9 +65,4 @@ class LakeCatalogs:
     def _lost(self, lake: Lake, error: psycopg.Error) -> TransientError:
         if lake.name in self._open:
             self._drop(lake.name)
-        # libpq repeats host and user in its message, never the password.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        return TransientError(
-            f"the catalog of lake {lake.name} cannot be read: {reason}",
-            hint="Its server must be up, and reachable from the engine.",
-        )
+        return unreachable(lake, error)
