@@ -1,6 +1,6 @@
 """Rows between PostgreSQL and Arrow, as CSV: fast in both directions and exact for every form.
 
-Executors import this module and `runnel.spark.task`, nothing else of Runnel; both need only psycopg and pyarrow.
+Executors import this module where tasks hand rows to PostgreSQL; it needs only pyarrow.
 """
 
 from __future__ import annotations

@@ -72,8 +72,7 @@ class Runner:
         A statement that `writes` and returns rows has these types already: PostgreSQL takes it only as it is.
         """
         columns = [f"c{i}" for i in range(len(types))]
-        casts = ", ".join(f"q.{c}::{t}" for c, t in zip(columns, types, strict=True))
-        inner = text if writes else f"SELECT {casts} FROM ({text}\n) AS q ({', '.join(columns)})"
+        inner = text if writes else _cast_sql(text, types)
         shape = ", ".join(f"{c} {t}" for c, t in zip(columns, types, strict=True))
         return f"SELECT t.* FROM {self._call('rows', inner, settings)} AS t ({shape})"
 
@@ -156,6 +155,11 @@ class AsOwner:
         """A SELECT for a session of its own (a task's), which ends with it."""
         return text if self.runner is None else self.runner.rows_sql(text, types, self.settings)
 
+    def typed_select_sql(self, text: str, params: Mapping[str, Any] | None, types: Sequence[str]) -> str:
+        """The same with its parameters written into it, and its columns in exactly these types."""
+        merged = self.merged(text, params)
+        return _cast_sql(merged, types) if self.runner is None else self.select_sql(merged, types)
+
     def merged(self, text: str, params: Mapping[str, Any] | None) -> str:
         """A statement with its parameters written into it."""
         return text if params is None else psycopg.ClientCursor(self.conn).mogrify(text, params)
@@ -229,6 +233,13 @@ def _create_functions(conn: psycopg.Connection[Any], runner: Runner) -> None:
             conn.execute(psql.SQL("GRANT EXECUTE ON FUNCTION {} TO PUBLIC").format(name))
             conn.execute(psql.SQL("ALTER FUNCTION {} OWNER TO {}").format(name, role))
         conn.execute(psql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, role))
+
+
+def _cast_sql(text: str, types: Sequence[str]) -> str:
+    """A SELECT with its columns in these types."""
+    columns = [f"c{i}" for i in range(len(types))]
+    casts = ", ".join(f"q.{c}::{t}" for c, t in zip(columns, types, strict=True))
+    return f"SELECT {casts} FROM ({text}\n) AS q ({', '.join(columns)})"
 
 
 def _set_configs(settings: Mapping[str, str]) -> str:

@@ -23,6 +23,11 @@ def _pg_type(type_: pa.DataType) -> str:
     return {pa.int64(): "int8", pa.bool_(): "bool", pa.float64(): "float8"}.get(type_, "text")
 
 
+def binary_types(schema: pa.Schema) -> list[str]:
+    """The same for reads in PostgreSQL's binary format, which has no number that is a decimal of Arrow's."""
+    return ["text" if name == "numeric" else name for name in pg_types(schema)]
+
+
 def read_arrow(owner: AsOwner, query: Query, schema: pa.Schema) -> pa.Table:
     """Run a SELECT of the owner's and give its rows as Arrow."""
     chunks = bytearray()

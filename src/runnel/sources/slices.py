@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from runnel.plan.stage import Leaf, Relation
 from runnel.ports.rows import Frame, leaf_schema
 from runnel.ports.source import Reading
-from runnel.sources.arrow import pg_types
+from runnel.sources.arrow import binary_types
 from runnel.sources.statements import after_query
 from runnel.spark.slices import Slices, slices_frame
 
@@ -39,14 +39,14 @@ class WholeTables:
         """A leaf over the whole relation."""
         schema = leaf_schema(leaf, weight=False)
         owner = self.reading.as_owner
+        types = binary_types(schema)
         queries: list[str] = []
         for name, pages in self._size(relation.oid)[1]:
             for start in range(0, max(pages, 1), _SLICE_PAGES):
                 end = start + _SLICE_PAGES
                 upper = "" if end >= pages else f" AND r.ctid < '({end},0)'::tid"
                 query = after_query(leaf, name, self.reading.clock, where=f"r.ctid >= '({start},0)'::tid{upper}")
-                text = owner.merged(query.text, query.params or {"none": None})
-                queries.append(owner.select_sql(text, pg_types(schema)))
+                queries.append(owner.typed_select_sql(query.text, query.params or {"none": None}, types))
         slices = Slices(self.reading.dsn, self._snapshot(), owner.settings, schema, queries)
         return slices_frame(self.reading.spark, slices)
 
