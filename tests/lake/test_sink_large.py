@@ -28,7 +28,7 @@ def test_a_large_table_is_published_by_tasks(
     client: runnel.Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runnel.sinks.ducklake.large.SMALL_ROWS", 2000)
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 2000)
     monkeypatch.setattr("runnel.sinks.ducklake.large._LEAST_PAGES", 20)
     db.execute("CREATE TABLE big (id int, name text, price numeric(12,2), moment timestamptz)")
     db.execute(
@@ -53,7 +53,7 @@ def test_a_large_table_is_published_by_tasks(
 def test_the_row_map_of_a_large_table_is_built_when_there_is_time(
     db: psycopg.Connection[Any], place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runnel.sinks.ducklake.large.SMALL_ROWS", 2000)
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 2000)
     db.execute(BIG)
     client.create_stream_table("b", "SELECT * FROM big", schedule="1h", sink="ducklake")
     eventually(lambda: db.execute("SELECT map_start IS NULL FROM pgtrickle.pgt_sinks").fetchone() == (True,))
@@ -68,7 +68,7 @@ def test_the_row_map_of_a_large_table_is_built_when_there_is_time(
 def test_a_large_table_whose_rows_have_moved_is_published_anew(
     db: psycopg.Connection[Any], place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runnel.sinks.ducklake.large.SMALL_ROWS", 2000)
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 2000)
     db.execute(BIG)
     with monkeypatch.context() as meanwhile:
         # Nobody builds the map before the rows have changed their places.
@@ -86,7 +86,7 @@ def test_a_large_table_whose_rows_have_moved_is_published_anew(
 def test_the_history_says_why_a_large_table_is_published_anew(
     db: psycopg.Connection[Any], place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runnel.sinks.ducklake.large.SMALL_ROWS", 2000)
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 2000)
     db.execute(BIG)
     client.create_stream_table("b", "SELECT * FROM big", schedule="1h", sink="ducklake")
     lake.run("DELETE FROM b__rows WHERE id = 5")

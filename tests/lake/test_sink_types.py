@@ -43,7 +43,7 @@ def test_every_type(
     large: bool, db: Db, place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
-        monkeypatch.setattr("runnel.sinks.ducklake.large.SMALL_ROWS", 1)
+        monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 1)
     db.execute("CREATE TYPE mood AS ENUM ('ok', 'bad')")
     db.execute(f"CREATE TABLE everything ({COLUMNS})".encode())
     db.execute(ORDINARY.encode())
@@ -100,7 +100,7 @@ def test_a_value_without_a_place_is_named_with_its_way_out(
     large: bool, db: Db, place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
-        monkeypatch.setattr("runnel.sinks.ducklake.large.SMALL_ROWS", 1)
+        monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 1)
     for i, (column, value, said, way_out) in enumerate(MISFITS):
         db.execute(f"CREATE TABLE t{i} (id int, v {column})".encode())
         db.execute(f"INSERT INTO t{i} VALUES (1, NULL), (2, '{value}')".encode())

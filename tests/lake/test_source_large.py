@@ -8,7 +8,6 @@ import psycopg
 import pytest
 
 import runnel
-from runnel.refresh import leaves
 from tests.lake.duck import Duck
 
 FILES, ROWS = 4, 2_000
@@ -27,7 +26,7 @@ def test_spark_reads_what_is_large_and_files_are_pruned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Large is what is larger than this.
-    monkeypatch.setattr(leaves, "SMALL_ROWS", 1_000)
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 1_000)
     lake = duck(data_path)
     lake.run(
         "CREATE TABLE big (id BIGINT, k INTEGER, name VARCHAR, price DECIMAL(8,2), day DATE, ok BOOLEAN, ts TIMESTAMP)"

@@ -140,7 +140,7 @@ def test_a_file_that_arrives_although_its_store_failed_is_gone_in_the_end(
 
 def test_what_waits_for_the_commit_is_published_after_it(fresh: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever may leave work for later: everything is there in the end, and the sink goes on from it."""
-    monkeypatch.setattr("runnel.sinks.ducklake.large.SMALL_ROWS", 2)
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 2)
     fresh.define()
     done = fresh.refresh(FIRST, action="INITIAL")
     assert done is not None

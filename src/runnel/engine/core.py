@@ -72,18 +72,21 @@ class Engine:
         data_path: str | None = None,
         everyone_creates: bool = False,
         verify_every: float | None = None,
+        tasks_above: int | None = None,
     ) -> None:
         """Maintain the stream tables of `dsn`.
 
         `home` is a directory for what this stack keeps outside of the database: the key of stored credentials, and
         the files of the default lake unless `data_path` names another place. Without both there is no default lake.
         `everyone_creates`: stream tables need no membership in `pgtrickle_user`. Each
-        `verify_every` seconds a stream table chosen by chance is compared with its query; never if None.
+        `verify_every` seconds a stream table chosen by chance is compared with its query; never if None. Work on
+        more than `tasks_above` rows (100,000 unless given) is done by Spark's tasks.
         """
         self.dsn = dsn
         self._everyone_creates = everyone_creates
         self._spark = spark
         self._master = master
+        self._tasks_above = tasks_above
         self._on_event = on_event or (lambda _: None)
         self._sessions: Sessions | None = None
         self._stopping = threading.Event()
@@ -243,7 +246,11 @@ class Engine:
         from runnel.spark import session, warm  # noqa: PLC0415  (Spark is imported only when it is used)
 
         began = time.monotonic()
-        self._sessions = session.adopt(self._spark) if self._spark is not None else session.build_sessions(self._master)
+        rows = session.SMALL_ROWS if self._tasks_above is None else self._tasks_above
+        if self._spark is not None:
+            self._sessions = session.adopt(self._spark, small_rows=rows)
+        else:
+            self._sessions = session.build_sessions(self._master, rows)
         if self._spark is None:
             self._on_event(f"Spark started ({time.monotonic() - began:.1f} s), warming up ...")
             warm.warm_up(self._sessions)

@@ -18,12 +18,11 @@ from runnel.ports.source import Reading, Source
 from runnel.sources.arrow import read_arrow
 from runnel.sources.constant import ConstantRows
 from runnel.sources.stage.source import HiddenStage
-from runnel.spark.session import SMALL_ROWS
 
 
-def by_tasks(rows: Rows) -> bool:
+def by_tasks(rows: Rows, threshold: int) -> bool:
     """Whether Spark's tasks read rows, instead of PostgreSQL handing them to the driver."""
-    return rows.frame is not None and (rows.select is None or rows.estimate > SMALL_ROWS)
+    return rows.frame is not None and (rows.select is None or rows.estimate > threshold)
 
 
 @dataclass
@@ -71,7 +70,7 @@ class Leaves:
         if restriction is not None and restriction.is_empty:
             return leaf_schema(leaf, weight=False).empty_table()
         rows = self.source(leaf).read(leaf, restriction)
-        if by_tasks(rows):
+        if by_tasks(rows, self.reading.spark.threshold):
             self.count(leaf, None)
             return None
         return self._read(leaf, rows, None)

@@ -59,7 +59,7 @@ _SMALL = {
 }
 
 SMALL_ROWS = 100_000
-"""Inputs up to this many rows run as one task."""
+"""Work on at most this many rows is done by one task and on the driver, unless an engine is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,12 @@ class Sessions:
     small: SparkSession
     large: SparkSession
     owned: bool
+    small_rows: int = SMALL_ROWS
+
+    @property
+    def threshold(self) -> int:
+        """Work on more rows than this is done by tasks, from the source to the sink."""
+        return self.small_rows
 
     def frame(self, table: pa.Table, *, small: bool) -> DataFrame:
         """An Arrow table as a DataFrame."""
@@ -99,7 +105,7 @@ def default_heap(total: int) -> int:
     return max(2048, min(16384, total // 3 // 2**20))
 
 
-def build_sessions(master: str) -> Sessions:
+def build_sessions(master: str, small_rows: int = SMALL_ROWS) -> Sessions:
     """Start Spark."""
     check_master(master)
     check_java()
@@ -116,7 +122,7 @@ def build_sessions(master: str) -> Sessions:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for key, value in {**_APPLICATION, **(_ONE_MACHINE if local else {})}.items():
         builder = builder.config(key, value)
-    return adopt(_started(builder, master), owned=True)
+    return adopt(_started(builder, master), owned=True, small_rows=small_rows)
 
 
 def _started(builder: Any, master: str) -> SparkSession:
@@ -131,7 +137,7 @@ def _started(builder: Any, master: str) -> SparkSession:
     return session
 
 
-def adopt(session: SparkSession, *, owned: bool = False) -> Sessions:
+def adopt(session: SparkSession, *, owned: bool = False, small_rows: int = SMALL_ROWS) -> Sessions:
     """Use a given session; its own configuration stays as it is."""
     small, large = session.newSession(), session.newSession()
     for key, value in {**_EXACT, **_SMALL}.items():
@@ -139,4 +145,4 @@ def adopt(session: SparkSession, *, owned: bool = False) -> Sessions:
     for key, value in _EXACT.items():
         large.conf.set(key, value)
     large.conf.set("spark.sql.shuffle.partitions", str(max(2, session.sparkContext.defaultParallelism)))
-    return Sessions(session, small, large, owned)
+    return Sessions(session, small, large, owned, small_rows)

@@ -16,7 +16,7 @@ from runnel.delta.work import Work
 from runnel.plan.stage import Branch, Leaf, Stage, carried_name
 from runnel.ports.rows import weight_name
 from runnel.spark.evaluate import ZSet, evaluate
-from runnel.spark.session import SMALL_ROWS, Sessions
+from runnel.spark.session import Sessions
 
 Scan = Callable[[Leaf], DataFrame]
 """A whole leaf, read by tasks."""
@@ -24,7 +24,7 @@ Scan = Callable[[Leaf], DataFrame]
 
 def terms_frame(sessions: Sessions, stage: Stage, work: Sequence[Work], scan: Scan) -> DataFrame:
     """The stage's load rows, yet to be computed: per branch its carried columns, weight and sums."""
-    small = all(w.rows <= SMALL_ROWS and not w.reads.scanned for w in work)
+    small = all(w.rows <= sessions.threshold and not w.reads.scanned for w in work)
     parts = [_project(w.branch, w.number, rows, sign) for w in work for sign, rows in _parts(sessions, w, scan, small)]
     total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
     return _add_up(stage, total, sorted({w.number for w in work}))

@@ -90,6 +90,14 @@ VerifyOption = Annotated[
     ),
 ]
 
+TasksOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Work on more rows than this is done by Spark's tasks, from the source to the sink; 100000 unless given.",
+        metavar="ROWS",
+    ),
+]
+
 LoopbackOption = Annotated[
     str | None,
     typer.Option(
@@ -111,6 +119,7 @@ def up(
     master: MasterOption = None,
     data_path: DataPathOption = None,
     verify_every: VerifyOption = None,
+    tasks_above: TasksOption = None,
     log_level: LevelOption = None,
     log_format: FormatOption = None,
     log_file: LogFileOption = None,
@@ -129,6 +138,7 @@ def up(
         master=master,
         data_path=data_path,
         verify_every=verify_every,
+        tasks_above=tasks_above,
         log_level=log_level.value if log_level else None,
         log_format=log_format.value if log_format else None,
         log_file=log_file,
@@ -140,7 +150,11 @@ def up(
         secrets(named) if named else (),
     )
     run = _Run(
-        str(values["master"].text), began, absolute(values["data_path"].text), _seconds(values["verify_every"].text)
+        str(values["master"].text),
+        began,
+        absolute(values["data_path"].text),
+        _seconds(values["verify_every"].text),
+        _rows(values["tasks_above"].text),
     )
     try:
         # Before the server is started: a slip of the pen needs no server.
@@ -230,6 +244,7 @@ class _Run:
     began: float
     data_path: str | None
     verify_every: float | None
+    tasks_above: int
 
     @property
     def seconds(self) -> str:
@@ -268,6 +283,7 @@ def _run_engine(address: str, run: _Run, *, where: str, home: Path | None) -> No
         home=home,
         data_path=run.data_path,
         verify_every=run.verify_every,
+        tasks_above=run.tasks_above,
         # The server of a home trusts its machine anyway.
         everyone_creates=home is not None,
     )
@@ -293,6 +309,14 @@ def _run_engine(address: str, run: _Run, *, where: str, home: Path | None) -> No
             engine.run()
     finally:
         engine.close()
+
+
+def _rows(text: str | None) -> int:
+    """A number of rows."""
+    plain = (text or "").replace("_", "").replace(",", "")
+    if not plain.isdecimal():
+        raise UserError(f"--tasks-above {text} is not a number of rows.", hint="Use one such as 100000.")
+    return int(plain)
 
 
 def _seconds(period: str | None) -> float | None:

@@ -26,16 +26,16 @@ from runnel.sinks.ducklake.catalog import LakeSink
 from runnel.sinks.ducklake.job import Job, fits, put_table, put_view, reason
 from runnel.sinks.ducklake.whole import empty_table, replace_files
 from runnel.spark.ducklake.write import SliceWrite, write_slices
-from runnel.spark.session import SMALL_ROWS, Sessions
+from runnel.spark.session import Sessions
 
 _LEAST_PAGES, _MOST_PAGES = 2048, 32768
 """A task's slice: 16 MiB at least, 256 MiB at most."""
 
 
-def is_large(job: Job) -> bool:
-    """Whether tasks should write the table."""
-    limited = f"SELECT count(*) FROM (SELECT FROM {job.result.name.sql()} LIMIT {SMALL_ROWS + 1}) AS t"
-    return bool(job.owner.value(limited, "int8") > SMALL_ROWS)
+def is_large(job: Job, threshold: int) -> bool:
+    """Whether tasks should write the table: it has more rows than the threshold."""
+    limited = f"SELECT count(*) FROM (SELECT FROM {job.result.name.sql()} LIMIT {threshold + 1}) AS t"
+    return bool(job.owner.value(limited, "int8") > threshold)
 
 
 def prepare_large(job: Job) -> int | None:

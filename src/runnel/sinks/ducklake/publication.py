@@ -213,7 +213,7 @@ class LakePublication:
                 return done
             why = done
         # In mode replace the lake is to change together with the table, however large.
-        if job.sink.mode != "replace" and is_large(job):
+        if job.sink.mode != "replace" and is_large(job, self.shared.sessions.threshold):
             snapshot = prepare_large(job)
             if snapshot is not None:
                 self._snapshots[job.session.lake.name] = snapshot
