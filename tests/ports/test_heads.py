@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from runnel.apply.heads import HEAD_TABLES, HeadTables, state_of, temporary_of
-from runnel.plan.stage import Head, Stage
+from runnel.explain.access import is_one_row
+from runnel.explain.render import render_plan
+from runnel.plan.stage import Head, Plan, Stage
 from runnel.refresh.heads import HEADS, operations
 from runnel.refresh.heads.operations import HeadOperations
 
@@ -59,3 +61,12 @@ def test_an_unknown_head_fails() -> None:
     ):
         with pytest.raises(KeyError):
             ask()
+
+
+def test_an_unknown_head_is_not_explained_as_rows() -> None:
+    head: Any = Unheard()
+    plan = Plan((Stage(0, (), head, ()),), ())
+    with pytest.raises(AssertionError):
+        list(render_plan(plan))
+    with pytest.raises(AssertionError):
+        is_one_row(plan, plan.stages[0])
