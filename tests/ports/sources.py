@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ class Case:
     name: str
     source: type
     """Its class."""
-    make: Callable[[Place], Rig]
+    make: Callable[[Case, Place], Rig]
     kind: str | None = None
     """The kind that recognizes its relations; None for what belongs to a stream table itself."""
     moves: bool = True
@@ -229,12 +230,12 @@ def _reading(place: Place, clock: Clock, how: Mapping[str, Any]) -> Reading:
 # -- the implementations -------------------------------------------------------------------------------------
 
 
-def _captured(place: Place) -> Rig:
+def _captured(case: Case, place: Place) -> Rig:
     place.execute(TABLE, "CREATE INDEX ON public.t (id)", FILL)
-    return _rig_over(CAPTURED, place, Name("public", "t"), place.execute, lambda: _held(place))
+    return _rig_over(case, place, Name("public", "t"), place.execute, lambda: _held(place))
 
 
-def _stream_table(place: Place) -> Rig:
+def _stream_table(case: Case, place: Place) -> Rig:
     """A stream table without an engine: the rig writes what its refreshes would."""
     place.execute(TABLE, "CREATE INDEX ON public.t (id)", FILL, "CREATE TABLE public.was AS SELECT * FROM t")
     pgt_id = place.value(
@@ -252,10 +253,10 @@ def _stream_table(place: Place) -> Rig:
             *KEEP,
         )
 
-    return _rig_over(STREAM_TABLE, place, Name("public", "t"), commit, lambda: _held(place))
+    return _rig_over(case, place, Name("public", "t"), commit, lambda: _held(place))
 
 
-def _hidden_stage(place: Place) -> Rig:
+def _hidden_stage(case: Case, place: Place) -> Rig:
     """A stage whose delta the refresh has just computed: the difference to what the last refresh left."""
     role = quote(place.role)
     place.execute(
@@ -279,10 +280,10 @@ def _hidden_stage(place: Place) -> Rig:
         reading.as_owner.pin()
         return HiddenStage(reading, stage, "public.t", "public.delta", changed=changed > 0)
 
-    return Rig(STAGE, place, StageRef(0, columns), open_, place.execute, lambda: _held(place))
+    return Rig(case, place, StageRef(0, columns), open_, place.execute, lambda: _held(place))
 
 
-def _constant(place: Place) -> Rig:
+def _constant(case: Case, place: Place) -> Rig:
     columns = (Column("id", INT), Column("name", STRING), Column("due", PgType(1184, -1, "timestamp with time zone")))
     constant = Constant(f"SELECT * FROM {FIRST}", columns)
 
@@ -290,12 +291,12 @@ def _constant(place: Place) -> Rig:
         raise AssertionError(f"nobody can change constant rows: {statements}")
 
     return Rig(
-        CONSTANT, place, constant, lambda reading: ConstantRows(reading, constant), commit,
+        case, place, constant, lambda reading: ConstantRows(reading, constant), commit,
         lambda: Counter(place.db.execute(f"SELECT id, name FROM {FIRST}".encode()).fetchall()),
     )  # fmt: skip
 
 
-def _lake_table(place: Place, case: Callable[[], Case], inlined: int) -> Rig:
+def _lake_table(case: Case, place: Place, inlined: int) -> Rig:
     data_path = f"{place.folder}/lake/"
     Path(data_path).mkdir()
     duck = place.stack.enter_context(Duck(place.dsn, data_path))
@@ -309,7 +310,7 @@ def _lake_table(place: Place, case: Callable[[], Case], inlined: int) -> Rig:
             duck.run(statement)
         duck.run("COMMIT")
 
-    return _rig_over(case(), place, Name("lake", "t"), commit, lambda: duck.bag("SELECT id, name FROM t"))
+    return _rig_over(case, place, Name("lake", "t"), commit, lambda: duck.bag("SELECT id, name FROM t"))
 
 
 def _rig_over(case: Case, place: Place, name: Name, commit: Callable[..., None], held: Callable[[], Bag]) -> Rig:
@@ -334,22 +335,17 @@ SELECT id, name, due, sum(w) FROM (SELECT *, 1 AS w FROM public.t UNION ALL SELE
 GROUP BY id, name, due HAVING sum(w) <> 0"""
 KEEP = ("DELETE FROM public.was", "INSERT INTO public.was SELECT * FROM public.t")
 
-CAPTURED = Case("captured table", CapturedTable, _captured, "TABLE")
-STREAM_TABLE = Case("stream table", UpstreamTable, _stream_table, "STREAM_TABLE", counts=False)
-STAGE = Case("hidden stage", HiddenStage, _hidden_stage, moves=False, counts=False, framed=False, lent=False)
-CONSTANT = Case(
-    "constant rows", ConstantRows, _constant,
-    moves=False, has_changes=False, counts=False, framed=False, indexed=False, lent=False,
+CASES = (
+    Case("captured table", CapturedTable, _captured, "TABLE"),
+    Case("stream table", UpstreamTable, _stream_table, "STREAM_TABLE", counts=False),
+    Case("lake table in files", LakeTableSource, partial(_lake_table, inlined=0), "LAKE_TABLE", indexed=False),
+    Case("inlined lake table", LakeTableSource, partial(_lake_table, inlined=100), "LAKE_TABLE", indexed=False),
+    Case("hidden stage", HiddenStage, _hidden_stage, moves=False, counts=False, framed=False, lent=False),
+    Case(
+        "constant rows", ConstantRows, _constant,
+        moves=False, has_changes=False, counts=False, framed=False, indexed=False, lent=False,
+    ),
 )  # fmt: skip
-LAKE_FILES = Case(
-    "lake table in files", LakeTableSource, lambda place: _lake_table(place, lambda: LAKE_FILES, 0), "LAKE_TABLE",
-    indexed=False,
-)  # fmt: skip
-LAKE_INLINED = Case(
-    "inlined lake table", LakeTableSource, lambda place: _lake_table(place, lambda: LAKE_INLINED, 100), "LAKE_TABLE",
-    indexed=False,
-)  # fmt: skip
-CASES = (CAPTURED, STREAM_TABLE, STAGE, CONSTANT, LAKE_FILES, LAKE_INLINED)
 
 
 @contextmanager
@@ -363,4 +359,4 @@ def rig(case: Case, dsn: str, folder: Path, sessions: Sessions, role: str | None
         place = Place(conn, db, dsn, sessions, folder, stack, role or db.info.user)
         for kind in place.kinds:
             stack.callback(kind.close)
-        yield case.make(place)
+        yield case.make(case, place)

@@ -12,66 +12,21 @@ import psycopg
 import pytest
 
 from runnel.model.frontier import Frontier, Version
-from runnel.model.types import LONG, TEXT
+from runnel.model.types import LONG
 from runnel.plan.stage import Computed
-from runnel.ports.rows import Clock, Restriction
-from tests.ports.sources import CASES, FILL, ID, INT, NAME, STRING, Bag, Case, Opened, Rig, rig
+from runnel.ports.rows import Clock
+from tests.ports.changes import CHANGES, NOT_THREE, ONE, RESTRICTIONS, SOME, UPPER, minus, project, upper_without_three
+from tests.ports.sources import CASES, FILL, ID, INT, NAME, Bag, Case, Opened, Rig, rig
 
 if TYPE_CHECKING:
     from runnel.server.embedded import EmbeddedServer
     from runnel.spark.session import Sessions
 
-UPPER = Computed('upper(l0."name")', TEXT, STRING)
 TWELFTH = Computed('12 / l0."id"', LONG, INT)
-NOT_THREE = 'l0."id" <> 3'
 DUE = 'l0."due" <= :clock'
 NOT_DUE = 'l0."due" > :clock'
 OTHER = "contract_reader"
 """A role that is not the engine's."""
-
-CHANGES = {
-    "inserts": [["INSERT INTO t (id, name) VALUES (7, 'seven'), (7, 'seven'), (8, NULL)"]],
-    "updates": [["UPDATE t SET name = 'TWO' WHERE id = 2"]],
-    "updates to what was": [["UPDATE t SET name = 'two' WHERE id = 2"]],
-    "deletes": [["DELETE FROM t WHERE id IN (1, 3)"], ["DELETE FROM t WHERE id IS NULL"]],
-    "duplicates": [["INSERT INTO t (id, name) VALUES (2, 'two')"], ["INSERT INTO t (id, name) VALUES (2, 'two')"]],
-    "a row that came and went": [
-        ["INSERT INTO t (id, name) VALUES (9, 'nine')"],
-        ["DELETE FROM t WHERE id = 9"],
-    ],
-    "a row that came and went at once": [
-        ["INSERT INTO t (id, name) VALUES (9, 'nine')", "DELETE FROM t WHERE id = 9"],
-    ],
-    "a row that went and came": [
-        ["DELETE FROM t WHERE id = 4"],
-        ["INSERT INTO t (id, name) VALUES (4, 'vier')"],
-    ],
-    "a key that changes": [["UPDATE t SET id = 40 WHERE id = 4"], ["UPDATE t SET id = NULL WHERE id = 1"]],
-    "all of it": [
-        ["INSERT INTO t (id, name) VALUES (5, 'five'), (6, 'six')", "UPDATE t SET name = 'SIX' WHERE id = 6"],
-        ["UPDATE t SET id = 5 WHERE id = 1"],
-        ["DELETE FROM t WHERE id = 2", "INSERT INTO t (id, name) VALUES (2, 'deux')"],
-    ],
-    "nothing left": [["DELETE FROM t"]],
-}
-SOME = CHANGES["all of it"]
-
-ONE = Restriction('l0."id"', "int8", (2, 77))
-RESTRICTIONS: dict[str, tuple[Restriction, Callable[[int | None, str | None], bool]]] = {
-    "by a key": (ONE, lambda id_, _: id_ == 2),
-    "by keys that nobody has": (Restriction('l0."id"', "int8", (77, 78)), lambda *_: False),
-    "by a key or NULL": (
-        Restriction('l0."id"', "int8", (1,), include_null=True),
-        lambda id_, _: id_ in (1, None),
-    ),
-    "by NULL alone": (Restriction('l0."id"', "int8", (), include_null=True), lambda id_, _: id_ is None),
-    "by text": (Restriction('l0."name"', "text", ("one", "vier")), lambda _, name: name in ("one", "vier")),
-    "by an expression": (Restriction('upper(l0."name")', "text", ("TWO",)), lambda _, name: name == "two"),
-    "by two columns": (
-        Restriction('l0."id"', "int8", (1, 2, 3), also=(Restriction('l0."name"', "text", ("one", "vier")),)),
-        lambda id_, name: (id_, name) == (1, "one"),
-    ),
-}
 
 
 def over(wanted: Callable[[Case], bool] = lambda _: True) -> pytest.MarkDecorator:
@@ -192,10 +147,10 @@ def test_a_read_gives_all_rows(made: Rig) -> None:
     with made.refresh() as opened:
         for read in _ways_to_read(opened, made.case):
             assert read(opened.leaf(ID, NAME)) == held
-            assert read(opened.leaf(NAME, uses=("name",))) == _project(held, lambda _, name: (name,))
+            assert read(opened.leaf(NAME, uses=("name",))) == project(held, lambda _, name: (name,))
             assert read(opened.leaf(uses=())) == {(): held.total()}
-            assert read(opened.leaf(UPPER, filters=(NOT_THREE,))) == _upper_without_three(held)
-            assert read(opened.leaf(ID, filters=("l0.\"name\" LIKE '%o%'",))) == _project(
+            assert read(opened.leaf(UPPER, filters=(NOT_THREE,))) == upper_without_three(held)
+            assert read(opened.leaf(ID, filters=("l0.\"name\" LIKE '%o%'",))) == project(
                 held, lambda id_, name: (id_,) if name and "o" in name else None
             )
 
@@ -210,7 +165,7 @@ def test_a_restriction_narrows_a_read(made: Rig) -> None:
             assert opened.rows(leaf, restriction) == matching, by
             framed = opened.framed(leaf, restriction)
             assert framed is None or matching <= framed <= held, f"{by}: tasks may read more, but nothing less"
-            assert opened.keys(leaf, [0], restriction) == _project(matching, lambda id_, _: (id_,)), by
+            assert opened.keys(leaf, [0], restriction) == project(matching, lambda id_, _: (id_,)), by
 
 
 @every
@@ -218,9 +173,9 @@ def test_keys_come_with_their_multiplicities(made: Rig) -> None:
     held = made.held()
     with made.refresh() as opened:
         leaf = opened.leaf(ID, NAME)
-        assert opened.keys(leaf, [0]) == _project(held, lambda id_, _: (id_,))
-        assert opened.keys(leaf, [1]) == _project(held, lambda _, name: (name,))
-        assert opened.keys(leaf, [1, 0]) == _project(held, lambda id_, name: (name, id_))
+        assert opened.keys(leaf, [0]) == project(held, lambda id_, _: (id_,))
+        assert opened.keys(leaf, [1]) == project(held, lambda _, name: (name,))
+        assert opened.keys(leaf, [1, 0]) == project(held, lambda id_, name: (name, id_))
         assert opened.keys(leaf, [0], ONE) == {(2,): 2}
 
 
@@ -248,11 +203,11 @@ def test_before_and_delta_are_after(made: Rig) -> None:
         with made.refresh() as opened:
             _look(opened, since)
             leaf = opened.leaf(ID, NAME)
-            assert opened.delta(leaf, since) == _minus(after, before), what
+            assert opened.delta(leaf, since) == minus(after, before), what
             assert opened.rows(leaf) == after, what
-            assert opened.delta(leaf, since) == _minus(after, before), f"{what}: each leaf over a source asks anew"
+            assert opened.delta(leaf, since) == minus(after, before), f"{what}: each leaf over a source asks anew"
             some = opened.leaf(UPPER, filters=(NOT_THREE,))
-            assert opened.delta(some, since) == _minus(*map(_upper_without_three, (after, before))), what
+            assert opened.delta(some, since) == minus(*map(upper_without_three, (after, before))), what
             count = after.total() - before.total()
             assert opened.delta(opened.leaf(uses=()), since) == ({(): count} if count else {}), what
 
@@ -384,7 +339,7 @@ def _use_fully(opened: Opened, made: Rig, since: Version, before: Bag) -> None:
     """All that a refresh may ask, with the answers that it must get."""
     _look(opened, since)
     leaf, after = opened.leaf(ID, NAME), made.held()
-    assert opened.delta(leaf, since) == _minus(after, before)
+    assert opened.delta(leaf, since) == minus(after, before)
     for read in _ways_to_read(opened, made.case):
         assert read(leaf) == after
     assert opened.rows(leaf, ONE) == {(2, "TWO"): 2}
@@ -400,24 +355,3 @@ def _look(opened: Opened, since: Version) -> None:
 
 def _ways_to_read(opened: Opened, case: Case) -> Sequence[Callable[..., Bag | None]]:
     return (opened.rows, opened.framed) if case.framed else (opened.rows,)
-
-
-def _project(bag: Bag, to: Callable[..., tuple[object, ...] | None]) -> Bag:
-    """The rows' images; rows without one are left out."""
-    found: Bag = Counter()
-    for row, weight in bag.items():
-        image = to(*row)
-        if image is not None:
-            found[image] += weight
-    return found
-
-
-def _upper_without_three(bag: Bag) -> Bag:
-    return _project(bag, lambda id_, name: None if id_ in (None, 3) else (name and name.upper(),))
-
-
-def _minus(after: Bag, before: Bag) -> Bag:
-    """The delta between two bags."""
-    found = Counter(after)
-    found.subtract(before)
-    return Counter({row: weight for row, weight in found.items() if weight})
