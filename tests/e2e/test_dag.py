@@ -41,6 +41,21 @@ def test_a_chain_moves_by_deltas_from_end_to_end(
     check("per_shop", "big")
 
 
+def test_a_row_that_is_gone_again_upstream_hurts_nobody(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
+) -> None:
+    """Its reader sees both refreshes at once, and must not divide by what only the first of them held."""
+    script(db, SALES)
+    stream("per_shop", "SELECT shop, sum(amount) AS total FROM sales GROUP BY shop")
+    stream("shares", "SELECT shop, 1000 / total AS share FROM per_shop", schedule="1h")
+    for change in ("INSERT INTO sales VALUES (100, 9, 0)", "UPDATE sales SET amount = 10 WHERE id = 100"):
+        db.execute(change.encode())
+        client.refresh("per_shop")
+    check("shares")
+    assert client.history("shares")[0].action == "DIFFERENTIAL"
+    assert value(db, "SELECT share::int FROM shares WHERE shop = 9") == 100
+
+
 def test_the_scheduler_carries_a_change_down_the_chain(
     db: psycopg.Connection, client: runnel.Client, stream: Stream
 ) -> None:

@@ -216,6 +216,19 @@ def test_rows_leave_by_the_clock_without_any_write(
     check("recent", "lately", "later")
 
 
+def test_rows_of_the_query_itself_move_by_the_clock_too(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
+) -> None:
+    ticks = rows(db, "SELECT i, (now() + i * interval '1 s')::text FROM generate_series(-1, 30) i")
+    listed = ", ".join(f"({i}, timestamptz '{at}')" for i, at in ticks)
+    stream("over", f"SELECT v.id FROM (VALUES {listed}) AS v (id, at) WHERE v.at <= now()", schedule="1s")
+    stream("ahead", f"SELECT count(*) AS n FROM (VALUES {listed}) AS v (id, at) WHERE v.at > now()", schedule="1s")
+    over, ahead = value(db, "SELECT count(*) FROM over"), value(db, "SELECT n FROM ahead")
+    eventually(lambda: value(db, "SELECT count(*) FROM over") > over and value(db, "SELECT n FROM ahead") < ahead)
+    check("over", "ahead")
+    assert {h.action for h in client.history("over")} == {"INITIAL", "DIFFERENTIAL"}
+
+
 def test_full_writes_only_the_rows_that_differ(
     db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:

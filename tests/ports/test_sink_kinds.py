@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import typing
 from typing import Any
 
@@ -11,27 +10,7 @@ import pytest
 from runnel.ports.sink import Publication, Sink
 from runnel.sinks.registry import KINDS, Publications, Sinks
 from tests.ports.sinks import CASES
-
-
-def operations(protocol: type) -> set[str]:
-    """What a protocol asks for."""
-    return {name for name in vars(protocol) if not name.startswith("_")}
-
-
-def lacks(implementation: Any, protocol: type) -> list[str]:
-    """What an implementation does not have, or takes otherwise."""
-    found = []
-    for name in sorted(operations(protocol)):
-        wanted, own = vars(protocol)[name], getattr(implementation, name, None)
-        if own is None:
-            found.append(name)
-        elif not isinstance(wanted, property) and parameters(own) != parameters(wanted):
-            found.append(f"{name}{inspect.signature(own)}")
-    return found
-
-
-def parameters(function: Any) -> list[tuple[str, object, object]]:
-    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+from tests.ports.structure import lacks, operations
 
 
 def publication_of(kind: Any) -> type:

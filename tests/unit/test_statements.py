@@ -10,6 +10,7 @@ from runnel.sources.statements import (
     after_query,
     delta_query,
     log_buffer,
+    no_changes,
     stage_buffer,
     table_buffer,
 )
@@ -75,13 +76,26 @@ def test_captured_changes_are_netted_first_where_an_expression_may_raise() -> No
 
 
 def test_changes_of_stream_tables_and_stages() -> None:
-    log = log_buffer(7, ["a", 'b"c'], 3, 5)
+    log = log_buffer(7, {"a": 0, 'b"c': 1}, 3, 5)
     assert log.sql == (
         'SELECT pgt_w AS "#w", o0 AS "a", o1 AS "b""c" FROM pgtrickle_changes.log_7 '
         "WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s"
     )
     assert log.params == {"after": 3, "upto": 5}
     assert stage_buffer("pg_temp.d", ["a"]).sql == 'SELECT w AS "#w", o0 AS "a" FROM pg_temp.d'
+
+
+def test_logged_changes_are_netted_first_where_an_expression_may_raise() -> None:
+    log = log_buffer(7, {"j": 0, "s": 2}, 3, 5, netted=True, textual=frozenset({"j"}))
+    assert log.sql == (
+        'SELECT sum(pgt_w) AS "#w", (array_agg(o0))[1] AS "j", o2 AS "s" FROM pgtrickle_changes.log_7 '
+        "WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s "
+        "GROUP BY o0::text, o2 HAVING sum(pgt_w) <> 0"
+    )
+
+
+def test_what_never_changes_has_the_columns_of_its_relation() -> None:
+    assert no_changes("(SELECT '%')").sql == "SELECT 0::int8 AS \"#w\", r.* FROM (SELECT '%%') AS r WHERE false"
 
 
 def test_percent_signs_are_doubled_wherever_they_come_from() -> None:

@@ -23,7 +23,7 @@ from runnel.ports.source import Used
 from runnel.refresh.maintained import Mode
 from runnel.refresh.rights import check_readable
 from runnel.schedule.spec import parse_schedule
-from runnel.sources.registry import Kinds
+from runnel.sources.registry import Kinds, capture_sources
 from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.describe import SESSION_SETTINGS, user_error
 
@@ -213,8 +213,7 @@ def install_capture(conn: psycopg.Connection, kinds: Kinds, compiled: Compiled, 
     try:
         with conn.transaction():
             conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
-            for kind in kinds:
-                kind.capture(conn, [u for u in used if u.relation.origin.source == kind.name], caller.role)
+            capture_sources(kinds, conn, used, caller.role)
     except psycopg.errors.LockNotAvailable:
         raise TransientError(
             "capture could not be installed: a transaction is writing to a source table",

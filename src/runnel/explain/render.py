@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from runnel.explain import access
 from runnel.explain.words import Words, aliases, bare, called, hidden, made_for, select_items, tidy
@@ -26,6 +27,7 @@ from runnel.plan.stage import (
     RecursiveHead,
     Relation,
     Residual,
+    RowsHead,
     Stage,
     StageRef,
     Tree,
@@ -107,8 +109,10 @@ class _Drawing:
                 node.children.append(self.stage(self.plan.stages[source.index], ""))
             case RecursiveHead():
                 self._recursion(stage.head, node)
-            case _:
+            case RowsHead():
                 node.notes.append("delta: the delta of the rows; no state")
+            case unknown:
+                assert_never(unknown)
         several = len(stage.branches) > 1
         for number, branch in enumerate(stage.branches):
             below = self._branch(branch)
@@ -133,8 +137,10 @@ class _Drawing:
                 return f"{kind} by {', '.join(keys)}" if keys else kind
             case RecursiveHead(name=name, distinct=distinct):
                 return f"recursion {name} ({'UNION' if distinct else 'UNION ALL'})"
-            case _:
+            case RowsHead():
                 return f"rows{union}"
+            case unknown:
+                assert_never(unknown)
 
     def _group(self, stage: Stage, node: Node) -> None:
         head = stage.head

@@ -7,11 +7,23 @@ s.x1                       ->   sum(o.total), if that is what the stage below co
 from __future__ import annotations
 
 import re
+from typing import assert_never
 
 import sqlglot
 from sqlglot.errors import SqlglotError
 
-from runnel.plan.stage import Branch, GroupHead, Leaf, PartitionHead, Plan, RowsHead, Stage, StageRef, TableFunction
+from runnel.plan.stage import (
+    Branch,
+    GroupHead,
+    Leaf,
+    PartitionHead,
+    Plan,
+    RecursiveHead,
+    RowsHead,
+    Stage,
+    StageRef,
+    TableFunction,
+)
 
 # What rewrites call the tables that they make: pgt_<letter><number>.
 _MADE = {
@@ -182,8 +194,10 @@ class Words:
             case PartitionHead() as head:
                 items = select_items(head.items)
                 return self.over_source(items[position], head) if position < len(items) else None
-            case _:
+            case RecursiveHead():
                 return None
+            case unknown:
+                assert_never(unknown)
 
     def _input(self, stage: Stage, number: int) -> str | None:
         """The head's input of that number, as the branches compute it."""

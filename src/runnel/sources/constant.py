@@ -1,4 +1,4 @@
-"""Rows that the query itself spells out: VALUES, or a function of constants. They never change."""
+"""Rows that the query itself spells out: VALUES, or a function of constants. Only the clock can move them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Constant, Leaf
 from runnel.ports.rows import Restriction, Rows
 from runnel.ports.source import Pending, Reading
-from runnel.sources.selects import select_rows
+from runnel.sources.selects import select_delta, select_rows
+from runnel.sources.statements import no_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,19 @@ class ConstantRows:
         return Pending()
 
     def delta(self, leaf: Leaf, since: Version | None) -> Rows | None:  # noqa: ARG002
-        """Nothing ever changes."""
-        return None
+        """What the clock moved; nothing else ever changes."""
+        if not leaf.clock_filters:
+            return None
+        buffer = no_changes(self._relation)
+        return Rows(0, select=lambda: select_delta(self.reading, leaf, buffer, self._relation))
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The rows."""
-        relation = f"({self.constant.sql})"
-        return Rows(0, select=lambda: select_rows(self.reading, leaf, relation, restriction, keys))
+        return Rows(0, select=lambda: select_rows(self.reading, leaf, self._relation, restriction, keys))
+
+    @property
+    def _relation(self) -> str:
+        return f"({self.constant.sql})"
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:  # noqa: ARG002
         """Next to nothing."""

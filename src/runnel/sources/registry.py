@@ -5,11 +5,11 @@ A new kind is a folder beside the others and a line here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runnel.ports.service import Service
-from runnel.ports.source import Kind, Reading, Source, Used
+from runnel.ports.source import Connection, Kind, Reading, Source, Used
 from runnel.sources.ducklake.kind import LakeTables
 from runnel.sources.ducklake.service import Lakes
 from runnel.sources.postgres.kind import CapturedTables
@@ -29,11 +29,23 @@ def all_services(dsn: str, home: Path | None, data_path: str | None, on_event: C
     return (Lakes(dsn, home, data_path, on_event),)
 
 
+def capture_sources(kinds: Kinds, conn: Connection, used: Sequence[Used], role: str) -> None:
+    """From now on keep the changes of the relations of a stream table of that role."""
+    for kind, mine in _dealt_out(kinds, used):
+        kind.capture(conn, mine, role)
+
+
 def open_sources(kinds: Kinds, reading: Reading, used: Sequence[Used]) -> dict[int, Source]:
     """The relations of a stream table, opened for one refresh, by oid."""
     found: dict[int, Source] = {}
+    for kind, mine in _dealt_out(kinds, used):
+        found |= kind.open(reading, mine)
+    return found
+
+
+def _dealt_out(kinds: Kinds, used: Sequence[Used]) -> Iterator[tuple[Kind, Sequence[Used]]]:
+    """Each kind that has any of the relations, with those."""
     for kind in kinds:
         mine = [u for u in used if u.relation.origin.source == kind.name]
         if mine:
-            found |= kind.open(reading, mine)
-    return found
+            yield kind, mine

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runnel.model.names import quote
+from runnel.model.types import TEXTUAL, Column
 from runnel.plan.stage import Leaf
 from runnel.ports.rows import Clock, Query, Restriction
 
@@ -28,34 +29,58 @@ class Buffer:
     params: Mapping[str, object]
 
 
-def table_buffer(
-    oid: int, columns: Mapping[str, int], frontier: str, *, netted: bool = False, textual: frozenset[str] = frozenset()
-) -> Buffer:
-    """Changes of a table since a frontier, from its capture buffer (columns: name -> attribute number).
+def buffer_rows(
+    values: Mapping[str, str], weight: str, source: str, *, netted: bool = False, textual: frozenset[str] = frozenset()
+) -> str:
+    """The rows of a buffer with their weight (values: name -> column of the buffer; source: FROM and WHERE).
 
     `netted` drops rows that came and went before anything is computed on them: nobody may be hurt by a division by
     zero that is no longer there. `textual` columns have no equality and are grouped by their text.
     """
+    items, grouped = dict(values), ""
+    if netted and values:
+        items |= {name: f"(array_agg({values[name]}))[1]" for name in values.keys() & textual}
+        groups = [f"{column}::text" if name in textual else column for name, column in values.items()]
+        grouped = f" GROUP BY {', '.join(groups)} HAVING sum({weight}) <> 0"
+        weight = f"sum({weight})"
+    listed = [f"{weight} AS {WEIGHT}", *(f"{value} AS {_escape(quote(name))}" for name, value in items.items())]
+    return f"SELECT {', '.join(listed)} {source}{grouped}"
+
+
+def table_buffer(
+    oid: int, columns: Mapping[str, int], frontier: str, *, netted: bool = False, textual: frozenset[str] = frozenset()
+) -> Buffer:
+    """Changes of a table since a frontier, from its capture buffer (columns: name -> attribute number)."""
     new = "pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
     source = f"FROM pgtrickle_changes.changes_{oid} WHERE {new}"
-    names = {name: f"c{number}" for name, number in sorted(columns.items())}
-    values, weight, grouped = dict(names), f"pgt_w AS {WEIGHT}", ""
-    if netted and names:
-        values |= {name: f"(array_agg({names[name]}))[1]" for name in names.keys() & textual}
-        groups = [f"{column}::text" if name in textual else column for name, column in names.items()]
-        weight, grouped = f"sum(pgt_w) AS {WEIGHT}", f" GROUP BY {', '.join(groups)} HAVING sum(pgt_w) <> 0"
-    items = ", ".join([weight, *(f"{value} AS {_escape(quote(name))}" for name, value in values.items())])
-    return Buffer(f"SELECT {items} {source}{grouped}", {"frontier": frontier})
+    values = {name: f"c{number}" for name, number in sorted(columns.items())}
+    return Buffer(buffer_rows(values, "pgt_w", source, netted=netted, textual=textual), {"frontier": frontier})
 
 
-def log_buffer(pgt_id: int, columns: Sequence[str], after: int, upto: int) -> Buffer:
-    """Changes of a stream table between two of its versions, from its change log."""
-    items = ", ".join(f"o{i} AS {_escape(quote(name))}" for i, name in enumerate(columns))
-    text = (
-        f"SELECT pgt_w AS {WEIGHT}, {items} FROM pgtrickle_changes.log_{pgt_id} "
-        "WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s"
-    )
+def log_buffer(
+    pgt_id: int,
+    columns: Mapping[str, int],
+    after: int,
+    upto: int,
+    *,
+    netted: bool = False,
+    textual: frozenset[str] = frozenset(),
+) -> Buffer:
+    """Changes of a stream table between two of its versions, from its change log (columns: name -> position)."""
+    source = f"FROM pgtrickle_changes.log_{pgt_id} WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s"
+    values = {name: f"o{position}" for name, position in columns.items()}
+    text = buffer_rows(values, "pgt_w", source, netted=netted, textual=textual)
     return Buffer(text, {"after": after, "upto": upto})
+
+
+def no_changes(relation: str) -> Buffer:
+    """Those of a relation that never changes, for leaves whose rows the clock moves: typed, and empty."""
+    return Buffer(f"SELECT 0::int8 AS {WEIGHT}, r.* FROM {_escape(relation)} AS r WHERE false", {})
+
+
+def textual_columns(columns: Sequence[Column]) -> frozenset[str]:
+    """Those whose type has no equality."""
+    return frozenset(c.name for c in columns if c.type.oid in TEXTUAL)
 
 
 def stage_buffer(delta_table: str, columns: Sequence[str]) -> Buffer:

@@ -10,7 +10,7 @@ from runnel.lake.read.changes import ChangeSet, Expired
 from runnel.lake.read.scan import Scan
 from runnel.model.frontier import Version
 from runnel.model.names import Name, quote
-from runnel.model.types import TEXTUAL, Column
+from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
 from runnel.ports.rows import Frame, Query, Restriction, Rows, leaf_schema
 from runnel.ports.source import Pending, Reading, Used
@@ -19,7 +19,7 @@ from runnel.sources.ducklake.lent import Lent
 from runnel.sources.ducklake.reads import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
 from runnel.sources.ducklake.ref import LakeRef
 from runnel.sources.selects import key_cost, select_delta, select_rows
-from runnel.sources.statements import WEIGHT, Buffer, after_query
+from runnel.sources.statements import WEIGHT, Buffer, after_query, buffer_rows, textual_columns
 from runnel.spark.ducklake.tables import filtered_frame, scan_frame
 from runnel.spark.ducklake.through_postgres import TABLE, Through, through_frame
 from runnel.spark.job import run
@@ -168,19 +168,14 @@ class LakeTableSource:
 
     def _buffer(self, leaf: Leaf) -> Buffer:
         """The lent changes, netted if an expression could fail on rows that came and went."""
-        names = {name: quote(name).replace("%", "%%") for name in sorted(leaf.uses)}
+        names = sorted(leaf.uses)
         if not self._lent_changes:
-            types = {c.name: c.type.sql for c in self.relation.columns}
-            nothing = ", ".join([f"0::int8 AS {WEIGHT}", *(f"NULL::{types[n]} AS {c}" for n, c in names.items())])
-            return Buffer(f"SELECT {nothing} WHERE false", {})
-        table = self._delta_name.sql()
-        if not (leaf.may_raise and names):
-            return Buffer(f"SELECT {', '.join([WEIGHT, *names.values()])} FROM {table}", {})
-        textual = {c.name for c in self.relation.columns if c.type.oid in TEXTUAL}
-        items = [f"(array_agg({c}))[1] AS {c}" if n in textual else c for n, c in names.items()]
-        groups = [f"{c}::text" if n in textual else c for n, c in names.items()]
-        text = f"SELECT sum({WEIGHT}) AS {WEIGHT}, {', '.join(items)} FROM {table} GROUP BY {', '.join(groups)}"
-        return Buffer(f"{text} HAVING sum({WEIGHT}) <> 0", {})
+            nothing = [f"NULL::{c.type.sql} AS {_escaped(c.name)}" for c in self._columns(names)]
+            return Buffer(f"SELECT {', '.join([f'0::int8 AS {WEIGHT}', *nothing])} WHERE false", {})
+        values = {name: _escaped(name) for name in names}
+        textual = textual_columns(self.relation.columns)
+        source = f"FROM {self._delta_name.sql()}"
+        return Buffer(buffer_rows(values, WEIGHT, source, netted=leaf.may_raise, textual=textual), {})
 
     def _lend(self, leaf: Leaf, restriction: Restriction | None) -> str:
         """Copy the rows that a leaf's read needs; the table that holds them."""
@@ -252,6 +247,11 @@ class LakeTableSource:
             if column is not None and column.name not in found and _as_stored(column, part.array_type):
                 found[column.name] = [*part.values, *([None] if part.include_null else [])]
         return found
+
+
+def _escaped(name: str) -> str:
+    """A column, in a statement with parameters."""
+    return quote(name).replace("%", "%%")
 
 
 def _as_stored(column: Column, compared_as: str) -> bool:

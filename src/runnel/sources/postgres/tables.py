@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import POSTGRES, Version
-from runnel.model.types import TEXTUAL
 from runnel.plan.stage import Leaf, Relation
 from runnel.ports.rows import Restriction, Rows
 from runnel.ports.source import Pending, Reading, Used
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
-from runnel.sources.statements import Buffer, table_buffer
+from runnel.sources.statements import Buffer, table_buffer, textual_columns
 
 MARKED = "a source was truncated or its partitions changed"
 
@@ -98,7 +97,7 @@ class CapturedTable:
 
     def _buffer(self, leaf: Leaf, since: str) -> Buffer:
         numbers = self.captured.numbers(self.relation.oid)
-        textual = frozenset(c.name for c in self.relation.columns if c.type.oid in TEXTUAL)
+        textual = textual_columns(self.relation.columns)
         used = {name: numbers[name] for name in leaf.uses}
         return table_buffer(self.relation.oid, used, since, netted=leaf.may_raise, textual=textual)
 

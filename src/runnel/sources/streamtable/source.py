@@ -11,7 +11,7 @@ from runnel.ports.rows import Restriction, Rows
 from runnel.ports.source import Pending, Reading
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
-from runnel.sources.statements import log_buffer
+from runnel.sources.statements import log_buffer, textual_columns
 
 
 @dataclass
@@ -42,8 +42,12 @@ class UpstreamTable:
         """What its log says, and what the clock moved."""
         if not (self._moved or leaf.clock_filters):
             return None
-        names = [c.name for c in self.relation.columns]
-        buffer = log_buffer(self.pgt_id, names, int(since or 0), int(self.head()))
+        columns = self.relation.columns
+        used = {c.name: position for position, c in enumerate(columns) if c.name in leaf.uses}
+        buffer = log_buffer(
+            self.pgt_id, used, int(since or 0), int(self.head()),
+            netted=leaf.may_raise, textual=textual_columns(columns),
+        )  # fmt: skip
         relation = self.relation.name.sql()
         return Rows(0, select=lambda: select_delta(self.reading, leaf, buffer, relation))
 
