@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from collections.abc import Iterable, Sequence
 
 from runnel.apply.tables import StageTables, typed
 from runnel.catalog.owner import AsOwner
 from runnel.plan.stage import Branch, Computed, Stage, carried_name
 from runnel.ports.rows import Query
-from runnel.sources.arrow import write_arrow
+from runnel.sources.arrow import copy_csv
 
 
 def load_columns(stage: Stage) -> list[tuple[str, str]]:
@@ -31,17 +31,15 @@ def raw_columns(stage: Stage) -> list[str]:
     return [f"{name} text" for name, _ in load_columns(stage)]
 
 
-def load(owner: AsOwner, stage: Stage, tables: StageTables, rows: pa.Table) -> None:
-    """Fill the load table."""
-    if not rows.num_rows:
-        return
+def load(owner: AsOwner, stage: Stage, tables: StageTables, names: Sequence[str], chunks: Iterable[bytes]) -> None:
+    """Fill the load table from the text of a COPY in CSV, which comes in pieces."""
     if owner.runner is None or not raw_columns(stage):
-        write_arrow(owner.conn, rows, tables.load, rows.column_names)
+        copy_csv(owner.conn, tables.load, names, chunks)
         return
-    write_arrow(owner.conn, rows, tables.raw, rows.column_names)
+    copy_csv(owner.conn, tables.raw, names, chunks)
     types = {"b": "smallint", "w": "int8", **{name: computed.type.sql for name, computed in _carried(stage).items()}}
-    values = ", ".join(f"({name})::{types.get(name, 'numeric')}" for name in rows.column_names)
-    owner.run(f"INSERT INTO {tables.load} ({', '.join(rows.column_names)}) SELECT {values} FROM {tables.raw}")
+    values = ", ".join(f"({name})::{types.get(name, 'numeric')}" for name in names)
+    owner.run(f"INSERT INTO {tables.load} ({', '.join(names)}) SELECT {values} FROM {tables.raw}")
 
 
 def _carried(stage: Stage) -> dict[str, Computed]:

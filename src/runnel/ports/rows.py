@@ -67,6 +67,21 @@ class Rows:
     """The same rows as a DataFrame whose tasks read them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Rows of a leaf added up: per combination of its `keys` how often it occurs, and the sums of other columns."""
+
+    keys: tuple[int, ...]
+    """Computed columns of the leaf, by number."""
+    sums: tuple[int, ...]
+
+    def schema(self, leaf: Leaf) -> pa.Schema:
+        """Keys, the weight, and the sums `s<k>`, which are decimals whatever their form."""
+        scales = [leaf.computed[i].form.scale if leaf.computed[i].form.kind == "decimal" else 0 for i in self.sums]
+        sums = [(f"s{k}", pa.decimal128(DECIMAL_DIGITS, scale)) for k, scale in enumerate(scales)]
+        return pa.schema([*leaf_schema(leaf, self.keys, weight=True), *(pa.field(*each) for each in sums)])
+
+
 def leaf_schema(leaf: Leaf, only: Sequence[int] | None = None, *, weight: bool) -> pa.Schema:
     """The schema of a leaf's read."""
     chosen = range(len(leaf.computed)) if only is None else only

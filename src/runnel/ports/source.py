@@ -19,7 +19,7 @@ from runnel.catalog.statistics import Statistics
 from runnel.model.frontier import Version
 from runnel.model.names import Name
 from runnel.plan.stage import Leaf, Origin, Relation
-from runnel.ports.rows import Clock, Restriction, Rows
+from runnel.ports.rows import Clock, Frame, Restriction, Rows, Totals
 
 Connection = psycopg.Connection[Any]
 
@@ -106,6 +106,9 @@ class Source(Protocol):
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The leaf now; with `keys`, these computed columns alone and how often each combination occurs."""
+
+    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
+        """The whole leaf as tasks read it, added up where it is read; None if that cannot be, or has no advantage."""
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """About how many rows are touched to find those under so many keys of an expression."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from runnel.model.frontier import Frontier
 from runnel.plan.stage import Constant, Leaf, Relation, StageRef
-from runnel.ports.rows import Frame, Query, Restriction, Rows, leaf_schema
+from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals, leaf_schema
 from runnel.ports.source import Reading, Source
 from runnel.sources.arrow import read_arrow
 from runnel.sources.constant import ConstantRows
@@ -93,6 +93,10 @@ class Leaves:
         rows = self.source(leaf).read(leaf, None)
         assert rows.frame is not None
         return rows.frame()
+
+    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
+        """The whole leaf, read by tasks and added up where it is read, if its source can."""
+        return self.source(leaf).totals(leaf, wanted)
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """About how many rows a read narrowed by so many keys of an expression touches."""

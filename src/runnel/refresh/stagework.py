@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from runnel.apply.load import load, load_query
@@ -10,13 +11,16 @@ from runnel.apply.tables import StageTables
 from runnel.catalog.owner import AsOwner
 from runnel.delta.work import Work
 from runnel.plan.stage import LeafNode, Stage
+from runnel.ports.rows import Frame
 from runnel.refresh.leaves import Leaves
 from runnel.refresh.maintained import Maintained
 from runnel.refresh.steps import Steps
 from runnel.refresh.terms import read_changes, read_everything
+from runnel.sources.arrow import printed
 from runnel.spark.job import run
+from runnel.spark.relay import relayed
 from runnel.spark.session import Sessions
-from runnel.spark.terms import terms_frame
+from runnel.spark.terms import is_large, load_names, terms_frame
 
 
 @dataclass
@@ -76,11 +80,25 @@ class StageWork:
             return False
         self.jobs += 1
         with self.steps("plan"):
-            frame = terms_frame(self.sessions, stage, work, self.leaves.scan)
+            frame = terms_frame(self.sessions, stage, work, self.leaves)
+        names = load_names(stage, work)
+        if is_large(self.sessions, work):
+            return self._load_large(stage, names, frame)
         with self.steps("spark"):
             rows = run(frame)
         if not rows.num_rows:
             return False
         with self.steps("load"):
-            load(self.owner, stage, self.tables(stage), rows)
+            load(self.owner, stage, self.tables(stage), names, printed(rows))
+        return True
+
+    def _load_large(self, stage: Stage, names: list[str], frame: Frame) -> bool:
+        """Rows of any number: the driver passes them on, and holds a few megabytes."""
+        with ExitStack() as until_loaded:
+            with self.steps("spark"):
+                relay = until_loaded.enter_context(relayed(frame))
+            if not relay.rows:
+                return False
+            with self.steps("load"):
+                load(self.owner, stage, self.tables(stage), names, relay.chunks())
         return True

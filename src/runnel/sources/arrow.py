@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import psycopg
 import pyarrow as pa
@@ -37,9 +37,15 @@ def read_arrow(owner: AsOwner, query: Query, schema: pa.Schema) -> pa.Table:
     return parse_csv(bytes(chunks), schema)
 
 
-def write_arrow(conn: psycopg.Connection, table: pa.Table, target: str, columns: Sequence[str]) -> None:
-    """COPY an Arrow table into a PostgreSQL table whose columns parse the text forms."""
+def printed(table: pa.Table) -> Iterator[bytes]:
+    """An Arrow table as the text that COPY reads."""
+    for batch in table.to_batches(max_chunksize=65536):
+        yield render_csv(batch)
+
+
+def copy_csv(conn: psycopg.Connection, target: str, columns: Sequence[str], chunks: Iterable[bytes]) -> None:
+    """COPY text into a PostgreSQL table whose columns parse it."""
     statement = f"COPY {target} ({', '.join(columns)}) FROM STDIN (FORMAT csv)".encode()
     with conn.cursor() as cursor, cursor.copy(statement) as copy:
-        for batch in table.to_batches(max_chunksize=65536):
-            copy.write(render_csv(batch))
+        for chunk in chunks:
+            copy.write(chunk)

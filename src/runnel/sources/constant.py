@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Constant, Leaf
-from runnel.ports.rows import Restriction, Rows
+from runnel.ports.rows import Frame, Restriction, Rows, Totals
 from runnel.ports.source import Pending, Reading
 from runnel.sources.selects import select_delta, select_rows
 from runnel.sources.statements import no_changes
@@ -43,6 +43,10 @@ class ConstantRows:
     @property
     def _relation(self) -> str:
         return f"({self.constant.sql})"
+
+    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:  # noqa: ARG002
+        """None: they are few."""
+        return None
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:  # noqa: ARG002
         """Next to nothing."""

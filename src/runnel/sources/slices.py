@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, leaf_schema
+from runnel.ports.rows import Frame, Totals, leaf_schema
 from runnel.ports.source import Reading
 from runnel.sources.arrow import binary_types
-from runnel.sources.statements import after_query
+from runnel.sources.statements import after_query, totals_query
 from runnel.spark.slices import Slices, slices_frame
 
 # A slice of a table that one task reads: 64 MiB of pages.
@@ -37,7 +39,13 @@ class WholeTables:
 
     def frame(self, leaf: Leaf, relation: Relation) -> Frame:
         """A leaf over the whole relation."""
-        schema = leaf_schema(leaf, weight=False)
+        return self._frame(leaf, relation, leaf_schema(leaf, weight=False), None)
+
+    def totals(self, leaf: Leaf, relation: Relation, wanted: Totals) -> Frame:
+        """A leaf over the whole relation, added up slice by slice."""
+        return self._frame(leaf, relation, wanted.schema(leaf), wanted)
+
+    def _frame(self, leaf: Leaf, relation: Relation, schema: pa.Schema, totals: Totals | None) -> Frame:
         owner = self.reading.as_owner
         types = binary_types(schema)
         queries: list[str] = []
@@ -45,7 +53,12 @@ class WholeTables:
             for start in range(0, max(pages, 1), _SLICE_PAGES):
                 end = start + _SLICE_PAGES
                 upper = "" if end >= pages else f" AND r.ctid < '({end},0)'::tid"
-                query = after_query(leaf, name, self.reading.clock, where=f"r.ctid >= '({start},0)'::tid{upper}")
+                where = f"r.ctid >= '({start},0)'::tid{upper}"
+                query = (
+                    after_query(leaf, name, self.reading.clock, where=where)
+                    if totals is None
+                    else totals_query(leaf, name, self.reading.clock, totals, where)
+                )
                 queries.append(owner.typed_select_sql(query.text, query.params or {"none": None}, types))
         slices = Slices(self.reading.dsn, self._snapshot(), owner.settings, schema, queries)
         return slices_frame(self.reading.spark, slices)

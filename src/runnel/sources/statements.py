@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from runnel.model.names import quote
 from runnel.model.types import TEXTUAL, Column
 from runnel.plan.stage import Leaf
-from runnel.ports.rows import Clock, Query, Restriction
+from runnel.ports.rows import Clock, Query, Restriction, Totals
 
 CLOCK = ":clock"
 WEIGHT = '"#w"'
@@ -145,6 +145,17 @@ def after_query(
         return Query(f"SELECT {', '.join(items) or 'NULL::bool AS nothing'} {source}", params)
     names = ", ".join(leaf.column(i) for i in keys)
     return Query(f"SELECT {', '.join(items)}, count(*) AS w {source} GROUP BY {names}", params)
+
+
+def totals_query(leaf: Leaf, relation: str, clock: Clock, totals: Totals, where: str) -> Query:
+    """The leaf added up: per combination of the keys the number of rows, and the sums of other columns."""
+    keys = [_escape(c) for c in _columns(leaf, totals.keys)]
+    sums = [f"sum({_escape(leaf.computed[i].sql)}) AS s{k}" for k, i in enumerate(totals.sums)]
+    names = ", ".join(leaf.column(i) for i in totals.keys)
+    source = f"FROM {leaf_rows(leaf, _escape(relation), where)}{_where(leaf, NOW)}"
+    grouped = f"GROUP BY {names}" if names else "HAVING count(*) > 0"
+    params = {"now": clock.now} if leaf.clock_filters else {}
+    return Query(f"SELECT {', '.join([*keys, 'count(*) AS w', *sums])} {source} {grouped}", params)
 
 
 def delta_query(leaf: Leaf, buffer: Buffer, relation: str, clock: Clock) -> Query:

@@ -14,7 +14,12 @@ def run(rows: DataFrame) -> pa.Table:
     try:
         return rows.toArrow()
     except Py4JJavaError as error:
-        raise SparkFailure(f"Spark: {_cause(error)}") from error
+        raise failure(error) from error
+
+
+def failure(error: Py4JJavaError) -> SparkFailure:
+    """What to say when a job has failed."""
+    return SparkFailure(f"Spark: {_cause(error)}")
 
 
 def _cause(error: Py4JJavaError) -> str:

@@ -58,6 +58,14 @@ _SMALL = {
     "spark.sql.join.preferSortMergeJoin": "false",
 }
 
+# Results come back partition by partition, and the driver holds one at a time: they must stay small. How many there are
+# is known when the rows are, also of what is kept until it is fetched.
+_LARGE = {
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "64",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+}
+
 SMALL_ROWS = 100_000
 """Work on at most this many rows is done by one task and on the driver, unless an engine is told otherwise."""
 
@@ -145,4 +153,6 @@ def adopt(session: SparkSession, *, owned: bool = False, small_rows: int = SMALL
     for key, value in _EXACT.items():
         large.conf.set(key, value)
     large.conf.set("spark.sql.shuffle.partitions", str(max(2, session.sparkContext.defaultParallelism)))
+    for key, value in _LARGE.items():
+        large.conf.set(key, value)
     return Sessions(session, small, large, owned, small_rows)

@@ -5,32 +5,76 @@ One Spark job per stage, whatever the number of changed leaves and branches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from runnel.delta.parts import Version
 from runnel.delta.work import Work
-from runnel.plan.stage import Branch, Leaf, Stage, carried_name
-from runnel.ports.rows import weight_name
+from runnel.plan.stage import Branch, Leaf, LeafNode, Stage, carried_name
+from runnel.ports.rows import Totals, weight_name
 from runnel.spark.evaluate import ZSet, evaluate
 from runnel.spark.session import Sessions
 
-Scan = Callable[[Leaf], DataFrame]
-"""A whole leaf, read by tasks."""
+
+class Scans(Protocol):
+    """Whole leaves, read by tasks."""
+
+    def scan(self, leaf: Leaf) -> DataFrame:
+        """All rows."""
+
+    def totals(self, leaf: Leaf, wanted: Totals) -> DataFrame | None:
+        """The same added up where they are read, or None."""
 
 
-def terms_frame(sessions: Sessions, stage: Stage, work: Sequence[Work], scan: Scan) -> DataFrame:
+def is_large(sessions: Sessions, work: Sequence[Work]) -> bool:
+    """Whether Spark's usual machinery should do the work, in tasks: it begins with a scan, or has many rows."""
+    return any(w.rows > sessions.threshold or w.reads.scanned for w in work)
+
+
+def load_names(stage: Stage, work: Sequence[Work]) -> list[str]:
+    """The columns of `terms_frame`, in order; asking Spark for them would cost a round trip."""
+    branches = sorted({w.number for w in work})
+    carried = [carried_name(n, i) for n in branches for i in range(len(stage.branches[n].carried))]
+    return ["b", *carried, "w", *(f"s{k}" for k in range(len(stage.branches[0].sums)))]
+
+
+def terms_frame(sessions: Sessions, stage: Stage, work: Sequence[Work], scans: Scans) -> DataFrame:
     """The stage's load rows, yet to be computed: per branch its carried columns, weight and sums."""
-    small = all(w.rows <= sessions.threshold and not w.reads.scanned for w in work)
-    parts = [_project(w.branch, w.number, rows, sign) for w in work for sign, rows in _parts(sessions, w, scan, small)]
+    small = not is_large(sessions, work)
+    parts = []
+    for w in work:
+        added_up = _added_up(w, scans)
+        if added_up is not None:
+            parts.append(added_up)
+        else:
+            parts += [_project(w.branch, w.number, rows, sign) for sign, rows in _parts(sessions, w, scans, small)]
     total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
-    return _add_up(stage, total, sorted({w.number for w in work}))
+    return _add_up(stage, total, load_names(stage, work))
 
 
-def _parts(sessions: Sessions, work: Work, scan: Scan, small: bool) -> Iterator[tuple[int, ZSet]]:
+def _added_up(work: Work, scans: Scans) -> DataFrame | None:
+    """A branch that only adds up one scanned leaf: its rows need not travel one by one."""
+    branch = work.branch
+    if not (isinstance(branch.tree, LeafNode) and work.reads.scanned and not work.changed):
+        return None
+    leaf = branch.leaves[0]
+    wanted = Totals(
+        keys=tuple(dict.fromkeys(index for _, index in branch.carried)),
+        sums=tuple(index for _, index in branch.sums),
+    )
+    rows = scans.totals(leaf, wanted)
+    if rows is None:
+        return None
+    carried = [f"{leaf.column(index)} AS {carried_name(work.number, i)}" for i, (_, index) in enumerate(branch.carried)]
+    sums = [f"s{k}" for k in range(len(branch.sums))]
+    return rows.selectExpr(f"{work.number}S AS b", *carried, f"{weight_name(leaf.id)} AS w", *sums)
+
+
+def _parts(sessions: Sessions, work: Work, scans: Scans, small: bool) -> Iterator[tuple[int, ZSet]]:
     """Each part of a term with its sign."""
     branch, reads, changed = work.branch, work.reads, work.changed
     cache: dict[tuple[int, Version], ZSet] = {}
@@ -47,7 +91,7 @@ def _parts(sessions: Sessions, work: Work, scan: Scan, small: bool) -> Iterator[
                 return ZSet(sessions.frame(changed[leaf], small=small), columns, (weight_name(leaf),))
             case "after":
                 if leaf in reads.scanned:
-                    return ZSet(scan(branch.leaves[leaf]), columns)
+                    return ZSet(scans.scan(branch.leaves[leaf]), columns)
                 return ZSet(sessions.frame(work.after(leaf), small=small), columns)
             case "before":
                 return zset(leaf, "after").union(zset(leaf, "delta").negated())
@@ -85,9 +129,8 @@ def _project(branch: Branch, number: int, rows: ZSet, sign: int) -> DataFrame:
     return rows.rows.selectExpr(f"{number}S AS b", *carried, f"{weight} AS w", *sums)
 
 
-def _add_up(stage: Stage, rows: DataFrame, branches: Sequence[int]) -> DataFrame:
+def _add_up(stage: Stage, rows: DataFrame, names: Sequence[str]) -> DataFrame:
     added = ["w", *(f"s{k}" for k in range(len(stage.branches[0].sums)))]
-    # Asking Spark for the names would cost a round trip each.
-    carried = ["b", *(carried_name(n, i) for n in branches for i in range(len(stage.branches[n].carried)))]
+    carried = [name for name in names if name not in added]
     totals = [F.expr(f"sum({c}) AS {c}") for c in added]
     return rows.groupBy(*carried).agg(*totals).where(" OR ".join(f"{c} != 0" for c in added))

@@ -12,7 +12,7 @@ from runnel.model.frontier import Version
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Query, Restriction, Rows, leaf_schema
+from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals, leaf_schema
 from runnel.ports.source import Pending, Reading, Used
 from runnel.sources.arrow import pg_types
 from runnel.sources.ducklake.lent import Lent
@@ -131,6 +131,10 @@ class LakeTableSource:
             return Rows(0, select)
         rows = scanned_rows(self._whole(self._names(leaf)))
         return Rows(rows, select, lambda: self._frame(leaf))
+
+    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:  # noqa: ARG002
+        """None: tasks read files, and Spark adds up itself."""
+        return None
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """As of a table without indexes."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Restriction, Rows
+from runnel.ports.rows import Frame, Restriction, Rows, Totals
 from runnel.ports.source import Pending, Reading, Used
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
@@ -110,6 +110,11 @@ class CapturedTable:
             return narrow
         whole = self.captured.whole
         return Rows(whole.estimate(self.relation), narrow.select, lambda: whole.frame(leaf, self.relation))
+
+    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
+        """Each task's SELECT groups its slice."""
+        self.captured.numbers(self.relation.oid)
+        return self.captured.whole.totals(leaf, self.relation, wanted)
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """By PostgreSQL's statistics."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Leaf, Stage
-from runnel.ports.rows import Restriction, Rows
+from runnel.ports.rows import Frame, Restriction, Rows, Totals
 from runnel.ports.source import Pending, Reading
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.statements import stage_buffer
@@ -46,6 +46,10 @@ class HiddenStage:
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """Its rows; tasks cannot see what this transaction wrote, so only PostgreSQL reads them."""
         return Rows(0, select=lambda: select_rows(self.reading, leaf, self.output, restriction, keys))
+
+    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:  # noqa: ARG002
+        """None: tasks cannot see what this transaction wrote."""
+        return None
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """By the statistics of its table, which is indexed by the columns that later stages join by."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runnel.model.frontier import Version, stream_table_name
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Restriction, Rows
+from runnel.ports.rows import Frame, Restriction, Rows, Totals
 from runnel.ports.source import Pending, Reading
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
@@ -58,6 +58,10 @@ class UpstreamTable:
         if restriction is not None or keys is not None or self.pgt_id in self.reading.fresh:
             return narrow
         return Rows(self.whole.estimate(self.relation), narrow.select, lambda: self.whole.frame(leaf, self.relation))
+
+    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
+        """Each task's SELECT groups its slice, unless this very transaction has written to the table."""
+        return None if self.pgt_id in self.reading.fresh else self.whole.totals(leaf, self.relation, wanted)
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """By PostgreSQL's statistics."""
