@@ -50,8 +50,11 @@ def server() -> Iterator[EmbeddedServer]:
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[Sessions]:
     """The run's Spark."""
-    from runnel.spark.session import build_sessions
+    from runnel.spark.session import Sessions, build_sessions
 
+    if rows := os.environ.get("RUNNEL_TEST_TASKS_ABOVE"):
+        # Every test on the large path: slow, and worth it after a change of what tasks do.
+        Sessions.threshold = int(rows)  # type: ignore[misc, assignment]
     # Thousands of small, ever different plans: the JVM's second compiler never pays off here.
     os.environ.setdefault("RUNNEL_DRIVER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     built = build_sessions("local[2]")

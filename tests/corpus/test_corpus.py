@@ -125,6 +125,18 @@ class Run:
 
 @pytest.mark.parametrize("path", sampled(topics(), every=20), ids=lambda path: path.stem)
 def test_corpus(path: Path, dsn: str, spark: SparkSession) -> None:
+    _run(path, dsn, spark)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", list(topics())[3::8], ids=lambda path: path.stem)
+def test_corpus_by_tasks(path: Path, dsn: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample of the same with the line between small and large at one row; RUNNEL_TEST_TASKS_ABOVE=1 does it for all."""
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 1)
+    _run(path, dsn, spark)
+
+
+def _run(path: Path, dsn: str, spark: SparkSession) -> None:
     topic = load(path)
     with (
         running_engine(dsn, spark),

@@ -29,7 +29,14 @@ class Unread:
     """In place of rows that nobody reads: one key leads on from them, whatever it is."""
 
 
-Met: TypeAlias = pa.Table | Unread
+@dataclass(frozen=True, slots=True)
+class Many:
+    """In place of rows that tasks read: nobody looks for keys in them, there are too many."""
+
+    rows: float
+
+
+Met: TypeAlias = pa.Table | Unread | Many
 ReadAfter = Callable[[int, Restriction | None], Met | None]
 """Reads a leaf on the driver; None when it is too large for that (a scan in tasks instead)."""
 
@@ -48,7 +55,9 @@ class Reads:
     def met(self, leaf: int) -> Met:
         """The leaf's rows at either version: a row that is gone still led to its neighbours before."""
         after, delta = self.after[leaf], self.deltas.get(leaf)
-        if delta is None or isinstance(after, Unread) or isinstance(delta, Unread):
+        if isinstance(delta, Many):
+            return delta
+        if delta is None or not isinstance(after, pa.Table) or not isinstance(delta, pa.Table):
             return after
         shared = [c for c in after.column_names if c in delta.column_names]
         return pa.concat_tables([after.select(shared), delta.select(shared)])
@@ -114,11 +123,14 @@ def _joins(tree: Tree) -> Iterator[Inner | Outer]:
     yield tree
 
 
-def distinct_keys(table: Met, column: str) -> tuple[object, ...]:
-    """The distinct non-NULL values of a column."""
+def distinct_keys(table: Met, column: str) -> tuple[object, ...] | None:
+    """The distinct non-NULL values of a column; None when they are too many to narrow a read by."""
     if isinstance(table, Unread):
         return (table,)
-    return tuple(pc.unique(table.column(column)).drop_null().to_pylist())
+    if isinstance(table, Many):
+        return None
+    keys = pc.unique(table.column(column)).drop_null()
+    return tuple(keys.to_pylist()) if len(keys) <= MAX_KEYS else None
 
 
 def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, Met], read: ReadAfter, cost: Cost) -> Reads:
@@ -177,9 +189,9 @@ def _seed_restriction(seed: Seed, table: Met, branch: Branch) -> Restriction | N
 
 def _values_restriction(seed: Seed, table: Met, column: str) -> Restriction | None:
     values = distinct_keys(table, column)
-    if len(values) > MAX_KEYS:
+    if values is None:
         return None
-    nulls = seed.include_null and (isinstance(table, Unread) or table.column(column).null_count > 0)
+    nulls = seed.include_null and (not isinstance(table, pa.Table) or table.column(column).null_count > 0)
     return Restriction(seed.sql, seed.array_type, values, nulls)
 
 
@@ -216,7 +228,7 @@ def _best_step(
         if way.near not in frontier or way.far not in waiting:
             continue
         values = distinct_keys(frontier[way.near], branch.leaves[way.near].column(way.column))
-        if len(values) <= MAX_KEYS:
+        if values is not None:
             # NULL may come from the rows or from padding.
             restriction = Restriction(way.sql, way.key.array_type, values, include_null=way.key.null_safe)
             steps.append((cost(way.far, way.sql, len(values)), way.far, way, restriction))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from runnel.delta.parts import Term
-from runnel.delta.restrict import Reads
+from runnel.delta.restrict import Many, Reads
 from runnel.plan.stage import Branch
 
 
@@ -21,8 +21,8 @@ class Work:
     branch: Branch
     term: Term
     reads: Reads
-    changed: Mapping[int, pa.Table]
-    """The deltas of the leaves that changed."""
+    changed: Mapping[int, pa.Table | Many]
+    """The deltas of the leaves that changed; of those that tasks read only that they did."""
 
     def after(self, leaf: int) -> pa.Table:
         """A leaf's rows that were read."""
@@ -32,6 +32,11 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """All rows that were read, without those of scans."""
+        """All rows that were read, without those that tasks read."""
         tables = [*(self.after(leaf) for leaf in self.reads.after), *self.changed.values()]
-        return sum(int(table.num_rows) for table in tables)
+        return sum(int(table.num_rows) for table in tables if isinstance(table, pa.Table))
+
+    @property
+    def by_tasks(self) -> bool:
+        """Whether tasks read some of it."""
+        return bool(self.reads.scanned) or any(isinstance(table, Many) for table in self.changed.values())

@@ -110,6 +110,9 @@ class Source(Protocol):
     def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
         """The whole leaf as tasks read it, added up where it is read; None if that cannot be, or has no advantage."""
 
+    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:
+        """The same of what changed in it; weights are added up, and the sums are weighted."""
+
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """About how many rows are touched to find those under so many keys of an expression."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from runnel.delta.restrict import Many
 from runnel.model.frontier import Frontier
 from runnel.plan.stage import Constant, Leaf, Relation, StageRef
 from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals, leaf_schema
@@ -50,27 +51,53 @@ class Leaves:
 
     def delta_query(self, leaf: Leaf) -> Query | None:
         """The SELECT of what changed in a leaf since the frontier; None when nothing did."""
-        source = self.source(leaf)
-        rows = source.delta(leaf, self.frontier.versions.get(source.name))
+        rows = self._delta(leaf)
         if rows is None:
             return None
-        assert rows.select is not None, "changes are read by PostgreSQL"
+        assert rows.select is not None, "what tasks need not read PostgreSQL can"
         return rows.select()
 
-    def delta(self, leaf: Leaf) -> pa.Table:
-        """What changed in a leaf since the frontier."""
+    def delta(self, leaf: Leaf) -> pa.Table | Many:
+        """What changed in a leaf since the frontier; `Many` when tasks read it (`changes`)."""
+        rows = self._delta(leaf)
+        if rows is not None and by_tasks(rows, self.threshold):
+            self.count(leaf, None)
+            return Many(rows.estimate)
         schema = leaf_schema(leaf, weight=True)
-        query = self.delta_query(leaf)
-        table = schema.empty_table() if query is None else read_arrow(self.reading.as_owner, query, schema)
+        if rows is None:
+            table = schema.empty_table()
+        else:
+            assert rows.select is not None
+            table = read_arrow(self.reading.as_owner, rows.select(), schema)
         self.count(leaf, table.num_rows)
         return table
+
+    def changes(self, leaf: Leaf) -> Frame:
+        """What changed in a leaf since the frontier, read by tasks."""
+        rows = self._delta(leaf)
+        assert rows is not None and rows.frame is not None
+        return rows.frame()
+
+    def changes_are_many(self, leaf: Leaf) -> bool:
+        """Whether tasks read what changed in a leaf."""
+        rows = self._delta(leaf)
+        return rows is not None and by_tasks(rows, self.threshold)
+
+    @property
+    def threshold(self) -> int:
+        """Above how many rows tasks do the work."""
+        return int(self.reading.spark.threshold)
+
+    def _delta(self, leaf: Leaf) -> Rows | None:
+        source = self.source(leaf)
+        return source.delta(leaf, self.frontier.versions.get(source.name))
 
     def after(self, leaf: Leaf, restriction: Restriction | None) -> pa.Table | None:
         """A leaf now, on the driver; None when tasks read it (`scan`)."""
         if restriction is not None and restriction.is_empty:
             return leaf_schema(leaf, weight=False).empty_table()
         rows = self.source(leaf).read(leaf, restriction)
-        if by_tasks(rows, self.reading.spark.threshold):
+        if by_tasks(rows, self.threshold):
             self.count(leaf, None)
             return None
         return self._read(leaf, rows, None)
@@ -97,6 +124,11 @@ class Leaves:
     def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
         """The whole leaf, read by tasks and added up where it is read, if its source can."""
         return self.source(leaf).totals(leaf, wanted)
+
+    def change_totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
+        """The same of what changed in it since the frontier."""
+        source = self.source(leaf)
+        return source.change_totals(leaf, self.frontier.versions.get(source.name), wanted)
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """About how many rows a read narrowed by so many keys of an expression touches."""

@@ -50,7 +50,7 @@ class StageWork:
 
     def load_changes(self, stage: Stage) -> bool:
         """Bring the delta of a stage's branches into its load table; whether there is any."""
-        if all(isinstance(branch.tree, LeafNode) for branch in stage.branches):
+        if all(isinstance(b.tree, LeafNode) and not self.leaves.changes_are_many(b.leaves[0]) for b in stage.branches):
             return self._load_leaves(stage)
         with self.steps("read"):
             work = read_changes(stage, self.leaves)

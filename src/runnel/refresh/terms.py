@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from runnel.delta.parts import Term, Version, required
-from runnel.delta.restrict import Met, Reads, edges, restricted_reads
+from runnel.delta.restrict import Many, Met, Reads, edges, restricted_reads
 from runnel.delta.telescope import from_nothing, telescope
 from runnel.delta.work import Work
 from runnel.plan.stage import Branch, Stage
@@ -21,7 +21,7 @@ def read_changes(stage: Stage, leaves: Leaves) -> list[Work]:
     work: list[Work] = []
     for number, branch in enumerate(stage.branches):
         deltas = {leaf.id: leaves.delta(leaf) for leaf in branch.leaves}
-        changed = {leaf: table for leaf, table in deltas.items() if table.num_rows}
+        changed = {leaf: rows for leaf, rows in deltas.items() if isinstance(rows, Many) or rows.num_rows}
         for term in telescope(branch.tree, sorted(changed)):
             reads = _read_term(branch, term, changed, leaves)
             kept = _without_empty_parts(Work(number, branch, term, reads, changed))
@@ -39,7 +39,7 @@ def read_everything(stage: Stage, leaves: Leaves) -> list[Work]:
     return work
 
 
-def _read_term(branch: Branch, term: Term, changed: Mapping[int, pa.Table], leaves: Leaves) -> Reads:
+def _read_term(branch: Branch, term: Term, changed: Mapping[int, pa.Table | Many], leaves: Leaves) -> Reads:
     counted = {leaf for part in term.parts for leaf, v in part.versions.items() if v.endswith("_keys")}
 
     def read(leaf_id: int, restriction: Restriction | None) -> Met | None:
@@ -70,7 +70,7 @@ def _without_empty_parts(work: Work) -> Work:
 
     def has_rows(leaf: int, version: Version) -> bool:
         if version == "delta":
-            return bool(work.changed[leaf].num_rows)
+            return True
         if leaf in work.reads.scanned or (version.startswith("before") and leaf in work.changed):
             return True
         return bool(work.after(leaf).num_rows)

@@ -48,6 +48,10 @@ class ConstantRows:
         """None: they are few."""
         return None
 
+    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:  # noqa: ARG002
+        """None: they never change."""
+        return None
+
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:  # noqa: ARG002
         """Next to nothing."""
         return 1.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Totals, leaf_schema
+from runnel.ports.rows import Frame, Query, Totals, leaf_schema
 from runnel.ports.source import Reading
 from runnel.sources.arrow import binary_types
 from runnel.sources.statements import after_query, totals_query
@@ -46,21 +47,36 @@ class WholeTables:
         return self._frame(leaf, relation, wanted.schema(leaf), wanted)
 
     def _frame(self, leaf: Leaf, relation: Relation, schema: pa.Schema, totals: Totals | None) -> Frame:
+        clock = self.reading.clock
+        queries = [
+            after_query(leaf, name, clock, where=where)
+            if totals is None
+            else totals_query(leaf, name, clock, totals, where)
+            for name, pages in self._size(relation.oid)[1]
+            for where in _conditions(pages)
+        ]
+        return self._read(queries, schema)
+
+    def changes(self, leaf: Leaf, buffer: str, select: Callable[[str], Query]) -> Frame:
+        """What changed in a leaf, from a table of changes; `select` reads the rows that a condition on `r` keeps."""
+        return self._read([select(where) for where in self._buffer_slices(buffer)], leaf_schema(leaf, weight=True))
+
+    def change_totals(self, leaf: Leaf, buffer: str, select: Callable[[str], Query], wanted: Totals) -> Frame:
+        """The same added up."""
+        return self._read([select(where) for where in self._buffer_slices(buffer)], wanted.schema(leaf))
+
+    def _buffer_slices(self, buffer: str) -> list[str]:
+        row = self.reading.conn.execute(
+            "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int8", (buffer,)
+        ).fetchone()
+        assert row is not None
+        return _conditions(int(row[0]))
+
+    def _read(self, queries: Sequence[Query], schema: pa.Schema) -> Frame:
         owner = self.reading.as_owner
         types = binary_types(schema)
-        queries: list[str] = []
-        for name, pages in self._size(relation.oid)[1]:
-            for start in range(0, max(pages, 1), _SLICE_PAGES):
-                end = start + _SLICE_PAGES
-                upper = "" if end >= pages else f" AND r.ctid < '({end},0)'::tid"
-                where = f"r.ctid >= '({start},0)'::tid{upper}"
-                query = (
-                    after_query(leaf, name, self.reading.clock, where=where)
-                    if totals is None
-                    else totals_query(leaf, name, self.reading.clock, totals, where)
-                )
-                queries.append(owner.typed_select_sql(query.text, query.params or {"none": None}, types))
-        slices = Slices(self.reading.dsn, self._snapshot(), owner.settings, schema, queries)
+        texts = [owner.typed_select_sql(query.text, query.params or {"none": None}, types) for query in queries]
+        slices = Slices(self.reading.dsn, self._snapshot(), owner.settings, schema, texts)
         return slices_frame(self.reading.spark, slices)
 
     def _snapshot(self) -> str:
@@ -79,3 +95,13 @@ class WholeTables:
             rows = sum(tuples if tuples > 0 else pages * 80.0 for _, pages, tuples in found)
             self._sizes[oid] = rows, [(only + name, int(pages)) for name, pages, _ in found]
         return self._sizes[oid]
+
+
+def _conditions(pages: int) -> list[str]:
+    """Slices of a table with so many pages, as conditions on its rows `r`; the last one has no end."""
+    found = []
+    for start in range(0, max(pages, 1), _SLICE_PAGES):
+        end = start + _SLICE_PAGES
+        upper = "" if end >= pages else f" AND r.ctid < '({end},0)'::tid"
+        found.append(f"r.ctid >= '({start},0)'::tid{upper}")
+    return found

@@ -48,11 +48,20 @@ def buffer_rows(
 
 
 def table_buffer(
-    oid: int, columns: Mapping[str, int], frontier: str, *, netted: bool = False, textual: frozenset[str] = frozenset()
+    oid: int,
+    columns: Mapping[str, int],
+    frontier: str,
+    *,
+    netted: bool = False,
+    textual: frozenset[str] = frozenset(),
+    where: str = "",
 ) -> Buffer:
-    """Changes of a table since a frontier, from its capture buffer (columns: name -> attribute number)."""
+    """Changes of a table since a frontier, from its capture buffer (columns: name -> attribute number).
+
+    `where` is one more condition on the buffer's rows `r`.
+    """
     new = "pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
-    source = f"FROM pgtrickle_changes.changes_{oid} WHERE {new}"
+    source = f"FROM pgtrickle_changes.changes_{oid} AS r WHERE {new}{f' AND {where}' if where else ''}"
     values = {name: f"c{number}" for name, number in sorted(columns.items())}
     return Buffer(buffer_rows(values, "pgt_w", source, netted=netted, textual=textual), {"frontier": frontier})
 
@@ -156,6 +165,17 @@ def totals_query(leaf: Leaf, relation: str, clock: Clock, totals: Totals, where:
     grouped = f"GROUP BY {names}" if names else "HAVING count(*) > 0"
     params = {"now": clock.now} if leaf.clock_filters else {}
     return Query(f"SELECT {', '.join([*keys, 'count(*) AS w', *sums])} {source} {grouped}", params)
+
+
+def change_totals_query(leaf: Leaf, buffer: Buffer, totals: Totals) -> Query:
+    """What changed in a leaf, added up: per combination of the keys the sum of weights, and weighted sums."""
+    keys = [_escape(c) for c in _columns(leaf, totals.keys)]
+    weight = f"l{leaf.id}.{WEIGHT}"
+    sums = [f"sum({weight} * ({_escape(leaf.computed[i].sql)})) AS s{k}" for k, i in enumerate(totals.sums)]
+    names = ", ".join(leaf.column(i) for i in totals.keys)
+    source = f"FROM {leaf_rows(leaf, f'({buffer.sql})')}{_where(leaf, None)}"
+    grouped = f" GROUP BY {names}" if names else " HAVING count(*) > 0"
+    return Query(f"SELECT {', '.join([*keys, f'sum({weight}) AS w', *sums])} {source}{grouped}", buffer.params)
 
 
 def delta_query(leaf: Leaf, buffer: Buffer, relation: str, clock: Clock) -> Query:

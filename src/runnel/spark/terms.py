@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from runnel.delta.parts import Version
+from runnel.delta.restrict import Many
 from runnel.delta.work import Work
 from runnel.plan.stage import Branch, Leaf, LeafNode, Stage, carried_name
 from runnel.ports.rows import Totals, weight_name
@@ -29,10 +30,16 @@ class Scans(Protocol):
     def totals(self, leaf: Leaf, wanted: Totals) -> DataFrame | None:
         """The same added up where they are read, or None."""
 
+    def changes(self, leaf: Leaf) -> DataFrame:
+        """All changes, with weights."""
+
+    def change_totals(self, leaf: Leaf, wanted: Totals) -> DataFrame | None:
+        """The same added up where they are read, or None."""
+
 
 def is_large(sessions: Sessions, work: Sequence[Work]) -> bool:
     """Whether Spark's usual machinery should do the work, in tasks: it begins with a scan, or has many rows."""
-    return any(w.rows > sessions.threshold or w.reads.scanned for w in work)
+    return any(w.rows > sessions.threshold or w.by_tasks for w in work)
 
 
 def load_names(stage: Stage, work: Sequence[Work]) -> list[str]:
@@ -57,16 +64,16 @@ def terms_frame(sessions: Sessions, stage: Stage, work: Sequence[Work], scans: S
 
 
 def _added_up(work: Work, scans: Scans) -> DataFrame | None:
-    """A branch that only adds up one scanned leaf: its rows need not travel one by one."""
+    """A branch that only adds up one leaf, which tasks read: its rows need not travel one by one."""
     branch = work.branch
-    if not (isinstance(branch.tree, LeafNode) and work.reads.scanned and not work.changed):
+    if not (isinstance(branch.tree, LeafNode) and work.by_tasks):
         return None
     leaf = branch.leaves[0]
     wanted = Totals(
         keys=tuple(dict.fromkeys(index for _, index in branch.carried)),
         sums=tuple(index for _, index in branch.sums),
     )
-    rows = scans.totals(leaf, wanted)
+    rows = scans.change_totals(leaf, wanted) if work.changed else scans.totals(leaf, wanted)
     if rows is None:
         return None
     carried = [f"{leaf.column(index)} AS {carried_name(work.number, i)}" for i, (_, index) in enumerate(branch.carried)]
@@ -88,7 +95,10 @@ def _parts(sessions: Sessions, work: Work, scans: Scans, small: bool) -> Iterato
         columns = tuple(branch.leaves[leaf].column(i) for i in range(len(branch.leaves[leaf].computed)))
         match version:
             case "delta":
-                return ZSet(sessions.frame(changed[leaf], small=small), columns, (weight_name(leaf),))
+                rows = changed[leaf]
+                many = isinstance(rows, Many)
+                frame = scans.changes(branch.leaves[leaf]) if many else sessions.frame(rows, small=small)
+                return ZSet(frame, columns, (weight_name(leaf),))
             case "after":
                 if leaf in reads.scanned:
                     return ZSet(scans.scan(branch.leaves[leaf]), columns)

@@ -136,6 +136,10 @@ class LakeTableSource:
         """None: tasks read files, and Spark adds up itself."""
         return None
 
+    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:  # noqa: ARG002
+        """None: PostgreSQL evaluates changes."""
+        return None
+
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """As of a table without indexes."""
         return key_cost(self.reading, leaf, self.relation.name.sql(), sql, keys, indexed=False)

@@ -40,7 +40,8 @@ def grant_buffer(conn: Connection, oid: int, columns: Sequence[str], role: str) 
     row = conn.execute("SELECT columns FROM pgtrickle.pgt_change_tracking WHERE source_relid = %s", (oid,)).fetchone()
     assert row is not None
     numbers = [f"c{c['attnum']}" for c in row[0] if c["name"] in columns]
-    names = ", ".join(["pgt_xid", "pgt_w", *numbers])
+    # Tasks read slices by ctid.
+    names = ", ".join(["ctid", "pgt_xid", "pgt_w", *numbers])
     conn.execute(
         psql.SQL("GRANT SELECT ({}) ON pgtrickle_changes.{} TO {}").format(
             psql.SQL(names),

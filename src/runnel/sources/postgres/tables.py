@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Restriction, Rows, Totals
+from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals
 from runnel.ports.source import Pending, Reading, Used
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
-from runnel.sources.statements import Buffer, table_buffer, textual_columns
+from runnel.sources.statements import Buffer, change_totals_query, table_buffer, textual_columns
 
 MARKED = "a source was truncated or its partitions changed"
 
@@ -91,15 +91,34 @@ class CapturedTable:
         """The captured rows, and those that the clock moved."""
         if since is None or not (self._rows or leaf.clock_filters):
             return None
-        buffer = self._buffer(leaf, str(since))
-        relation = self.relation.name.sql()
-        return Rows(self._rows, select=lambda: select_delta(self.reading, leaf, buffer, relation))
 
-    def _buffer(self, leaf: Leaf, since: str) -> Buffer:
+        def select(where: str = "") -> Query:
+            buffer = self._buffer(leaf, str(since), where)
+            return select_delta(self.reading, leaf, buffer, self.relation.name.sql())
+
+        whole = self.captured.whole
+        frame = (lambda: whole.changes(leaf, self._changes, select)) if _in_slices(leaf) else None
+        return Rows(self._rows, select=select, frame=frame)
+
+    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:
+        """Each task's SELECT groups its slice of the captured rows."""
+        if since is None or not _in_slices(leaf):
+            return None
+
+        def select(where: str) -> Query:
+            return change_totals_query(leaf, self._buffer(leaf, str(since), where), wanted)
+
+        return self.captured.whole.change_totals(leaf, self._changes, select, wanted)
+
+    @property
+    def _changes(self) -> str:
+        return f"pgtrickle_changes.changes_{self.relation.oid}"
+
+    def _buffer(self, leaf: Leaf, since: str, where: str) -> Buffer:
         numbers = self.captured.numbers(self.relation.oid)
         textual = textual_columns(self.relation.columns)
         used = {name: numbers[name] for name in leaf.uses}
-        return table_buffer(self.relation.oid, used, since, netted=leaf.may_raise, textual=textual)
+        return table_buffer(self.relation.oid, used, since, netted=leaf.may_raise, textual=textual, where=where)
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The table's rows; a whole one may be read by tasks."""
@@ -133,3 +152,12 @@ class CapturedTable:
     def effort(self) -> Mapping[str, int]:
         """None."""
         return {}
+
+
+def _in_slices(leaf: Leaf) -> bool:
+    """Whether the changes of a leaf can be read slice by slice.
+
+    Not if an expression could fail on a row that came and went, for its two halves may be in different slices; nor if
+    the clock moves rows, which are found in the table itself.
+    """
+    return not (leaf.may_raise or leaf.clock_filters)

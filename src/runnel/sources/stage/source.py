@@ -51,6 +51,10 @@ class HiddenStage:
         """None: tasks cannot see what this transaction wrote."""
         return None
 
+    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:  # noqa: ARG002
+        """None: tasks cannot see what this transaction wrote."""
+        return None
+
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """By the statistics of its table, which is indexed by the columns that later stages join by."""
         indexed = leaf.plain_column(sql) in self.stage.indexed

@@ -63,6 +63,10 @@ class UpstreamTable:
         """Each task's SELECT groups its slice, unless this very transaction has written to the table."""
         return None if self.pgt_id in self.reading.fresh else self.whole.totals(leaf, self.relation, wanted)
 
+    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:  # noqa: ARG002
+        """None: PostgreSQL reads logs."""
+        return None
+
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """By PostgreSQL's statistics."""
         indexed = leaf.plain_column(sql) in self.relation.indexed
