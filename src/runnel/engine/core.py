@@ -345,10 +345,12 @@ class Engine:
             refresher.fail(node, error)
         active = [n for n in active if n not in broken and self._is_runnable(n)]
         self._clocks.begin(active)
+        # Periods count from here: what was looked at before may have taken its time.
+        began = time.time()
         outcomes = refresher.refresh_unit(active, "SCHEDULER")
         for node in active:
             worked = any(o.table.id == node and (o.changed or o.changes_read) for o in outcomes)
-            self._clocks.finish(node, now, planned.get(node), worked=worked or not outcomes)
+            self._clocks.finish(node, began, planned.get(node), worked=worked or not outcomes)
         changed = {o.table.id for o in outcomes if o.changed}
         self._clocks.mark_dirty(n for n, reads in self._registry.graph.items() if reads & changed and n not in active)
         return True
