@@ -64,6 +64,9 @@ _LARGE = {
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "64",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+    # What is read by tasks is of unknown size until it is read: only then may Spark find it small enough to be sent to all.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "10m",
 }
 
 SMALL_ROWS = 100_000
@@ -86,10 +89,10 @@ class Sessions:
         return self.small_rows
 
     def frame(self, table: pa.Table, *, small: bool) -> DataFrame:
-        """An Arrow table as a DataFrame."""
+        """An Arrow table as a DataFrame. Among large ones it is the one to be sent to all: it has been on the driver."""
         if small:
             return self.small.createDataFrame(table).coalesce(1)
-        return self.large.createDataFrame(table)
+        return self.large.createDataFrame(table).hint("broadcast")
 
     @property
     def parallelism(self) -> int:
