@@ -64,7 +64,7 @@ _LARGE = {
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "64",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
-    # What is read by tasks is of unknown size until it is read: only then may Spark find it small enough to be sent to all.
+    # What tasks read is of unknown size until it is read: only then may Spark find it small enough to be sent to all.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.adaptive.autoBroadcastJoinThreshold": "10m",
 }
@@ -89,10 +89,11 @@ class Sessions:
         return self.small_rows
 
     def frame(self, table: pa.Table, *, small: bool) -> DataFrame:
-        """An Arrow table as a DataFrame. Among large ones it is the one to be sent to all: it has been on the driver."""
+        """An Arrow table as a DataFrame; beside large ones, one with few rows is sent to all tasks."""
         if small:
             return self.small.createDataFrame(table).coalesce(1)
-        return self.large.createDataFrame(table).hint("broadcast")
+        frame = self.large.createDataFrame(table)
+        return frame.hint("broadcast") if table.num_rows <= SMALL_ROWS else frame
 
     @property
     def parallelism(self) -> int:
