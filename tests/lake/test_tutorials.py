@@ -64,6 +64,7 @@ def test_one_box(
     assert len(runner.outputs) >= 4
 
 
+@pytest.mark.slow
 def test_postgres_to_lake(
     stack: Callable[[list[str]], object], spark: SparkSession, tmp_path: Path, your_db: str
 ) -> None:
