@@ -54,6 +54,7 @@ def stack(your_db: str, spark: SparkSession) -> Iterator[Callable[[list[str]], o
         yield up
 
 
+@pytest.mark.slow
 def test_one_box(
     stack: Callable[[list[str]], object], spark: SparkSession, s3: S3, tmp_path: Path, your_db: str
 ) -> None:
