@@ -76,6 +76,7 @@ def test_a_master_that_cannot_work_is_told_before_anything_starts(run: Run, tmp_
     assert "there is no Java in it" in said
 
 
+@pytest.mark.slow
 def test_the_grant_that_an_engine_without_superuser_needs(locked: Locked, database: str, spark: SparkSession) -> None:
     admin = make_conninfo(database, password=PASSWORD)
     name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]

@@ -69,6 +69,7 @@ def test_an_error_of_libpq_is_told_without_the_password() -> None:
     assert "s3cret" not in f"{told.message} {told.detail} {told.hint}"
 
 
+@pytest.mark.slow
 def test_a_password_comes_from_the_environment_or_a_file(run: Run, database: str, tmp_path: Path) -> None:
     run("init", "--dsn", database, PGPASSWORD=PASSWORD)
     secret = tmp_path / "password"

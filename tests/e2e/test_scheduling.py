@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import psycopg
+import pytest
 
 import runnel
 from runnel.engine.clocks import SLIP_SECONDS
@@ -16,6 +17,7 @@ def refreshes(client: runnel.Client, name: str) -> list[runnel.client.Refresh]:
     return [h for h in reversed(client.history(name, 100)) if h.initiated_by == "SCHEDULER"]
 
 
+@pytest.mark.slow
 def test_the_first_change_after_a_quiet_time_is_refreshed_at_once(
     db: psycopg.Connection, client: runnel.Client, stream: Stream
 ) -> None:

@@ -72,6 +72,7 @@ def test_whatever_a_function_raises(undisturbed: Watched, db: psycopg.Connection
             failed(db, f"t{state.lower()}_{mode.lower()}", f"raised {state}")
 
 
+@pytest.mark.slow
 def test_suspended_and_resumed_as_any_other(
     undisturbed: Watched, db: psycopg.Connection, client: runnel.Client
 ) -> None:

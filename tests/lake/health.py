@@ -29,10 +29,13 @@ SNAPSHOTS_WITHOUT_CHANGES = """
 SELECT snapshot_id FROM {0}.ducklake_snapshot LEFT JOIN {0}.ducklake_snapshot_changes USING (snapshot_id)
 WHERE changes_made IS NULL
 """
+# A file whose rows come from several snapshots (partial_max), as DuckDB's flush makes it, holds the ids of its rows
+# itself: they need not follow one another from row_id_start on.
 ROW_IDS_GIVEN_TWICE = """
 SELECT a.data_file_id, b.data_file_id FROM {0}.ducklake_data_file a JOIN {0}.ducklake_data_file b
 ON a.table_id = b.table_id AND a.data_file_id < b.data_file_id AND a.row_id_start < b.row_id_start + b.record_count
 AND b.row_id_start < a.row_id_start + a.record_count AND a.end_snapshot IS NULL AND b.end_snapshot IS NULL
+AND a.partial_max IS NULL AND b.partial_max IS NULL
 """
 ROW_IDS_GIVEN_AGAIN = """
 SELECT f.data_file_id FROM {0}.ducklake_data_file f JOIN {0}.ducklake_table_stats s USING (table_id)

@@ -62,6 +62,7 @@ def test_a_shop_from_orders_to_the_lake(empty_home: Path) -> None:
     assert not [each for each in psutil.process_iter(["cmdline"]) if str(empty_home) in str(each.info["cmdline"])]
 
 
+@pytest.mark.slow
 def test_a_leaderboard_for_two_audiences(client: runnel.Client) -> None:
     """On a terminal: every question of both audiences is on the screen, and both see the same at the end."""
     screen = io.StringIO()

@@ -27,7 +27,7 @@ COMPACTIONS = (
 )
 
 
-@pytest.fixture(params=sampled(["folder", "folder encrypted", "s3", "s3 encrypted"], every=3))
+@pytest.fixture(params=sampled(["folder", "folder encrypted", "s3", "s3 encrypted"], every=4))
 def place(request: pytest.FixtureRequest, dsn: str) -> Iterator[Place]:
     encrypted = request.param.endswith("encrypted")
     if request.param.startswith("s3"):
@@ -57,6 +57,7 @@ def test_random_refreshes(client: runnel.Client, db: psycopg.Connection, place: 
     place.check(db)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["folder", "s3 encrypted"] if FULL else ["folder"], indirect=True)
 def test_random_refreshes_with_compactions(client: runnel.Client, db: psycopg.Connection, place: Place) -> None:
     """A client that compacts the tables moves every row to another file and position; none is lost or doubled.

@@ -125,6 +125,7 @@ class Writer:
         self.duck.run(f"CALL lake.set_option('data_inlining_row_limit', {limit})")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encrypted", sampled([False, True], every=2))
 def test_stream_tables_follow_a_lake(
     client: runnel.Client, db: psycopg.Connection, dsn: str, data_path: str, encrypted: bool

@@ -60,6 +60,7 @@ def test_an_object_store(
     place.check(sales)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_down_for_a_while(
     dsn: str, flaky: Flaky, bucket: str, s3: S3, sealing_key: None, sales: Db, client: runnel.Client
 ) -> None:

@@ -17,6 +17,7 @@ INSERT INTO big SELECT i, i % 50, 'Name ' || (i % 9), (i % 1000) / 4.0, DATE '20
 """
 
 
+@pytest.mark.slow
 def test_spark_reads_what_is_large_and_files_are_pruned(
     duck: Callable[..., Duck],
     data_path: str,

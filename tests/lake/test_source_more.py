@@ -16,6 +16,7 @@ from tests.lake.duck import Duck
 Check = Callable[..., None]
 
 
+@pytest.mark.slow
 def test_joins_the_clock_and_another_role(
     duck: Callable[..., Duck], data_path: str, client: runnel.Client, db: psycopg.Connection, check: Check
 ) -> None:

@@ -77,6 +77,7 @@ def rewrite(lake: Duck) -> None:
     lake.run("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.1)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEED, SEED + int(os.environ.get("RUNNEL_SOURCE_SEEDS", "1"))))
 def test_random_histories(
     duck: Callable[..., Duck], data_path: str, client: runnel.Client, db: psycopg.Connection, seed: int

@@ -54,6 +54,7 @@ def stack(your_db: str, spark: SparkSession) -> Iterator[Callable[[list[str]], o
         yield up
 
 
+@pytest.mark.slow
 def test_one_box(
     stack: Callable[[list[str]], object], spark: SparkSession, s3: S3, tmp_path: Path, your_db: str
 ) -> None:
@@ -64,6 +65,7 @@ def test_one_box(
     assert len(runner.outputs) >= 4
 
 
+@pytest.mark.slow
 def test_postgres_to_lake(
     stack: Callable[[list[str]], object], spark: SparkSession, tmp_path: Path, your_db: str
 ) -> None:

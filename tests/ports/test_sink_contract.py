@@ -14,7 +14,7 @@ from runnel.plan.stage import Origin
 from runnel.ports.sink import Published, Result
 from runnel.sources.ducklake.ref import LakeRef
 from tests.e2e.helpers import eventually
-from tests.ports.sinks import CASES, ID, Case, Rig, rig
+from tests.ports.sinks import ALL, CASES, ID, Case, Rig, rig
 
 if TYPE_CHECKING:
     from runnel.spark.session import Sessions
@@ -26,7 +26,13 @@ class Trouble(Exception):
     """Something that has nothing to do with sinks."""
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.name.replace(" ", "-"))
+@pytest.fixture(
+    params=[
+        # What each part does is tried by the parts.
+        pytest.param(case, marks=pytest.mark.slow if case is ALL else (), id=case.name.replace(" ", "-"))
+        for case in CASES
+    ]
+)
 def case(request: pytest.FixtureRequest) -> Case:
     """One way of publishing."""
     assert isinstance(request.param, Case)

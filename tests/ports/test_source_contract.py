@@ -25,14 +25,20 @@ if TYPE_CHECKING:
 TWELFTH = Computed('12 / l0."id"', LONG, INT)
 DUE = 'l0."due" <= :clock'
 NOT_DUE = 'l0."due" > :clock'
+LONG = ("inlined lake table",)
+"""Run by `make test-rest`: the other lake table asks the same of most of the code."""
 OTHER = "contract_reader"
 """A role that is not the engine's."""
 
 
 def over(wanted: Callable[[Case], bool] = lambda _: True) -> pytest.MarkDecorator:
     """The cases that a part of the contract is about; those it says nothing of are named by their capabilities."""
-    chosen = [case for case in CASES if wanted(case)]
-    return pytest.mark.parametrize("case", chosen, ids=lambda case: case.name.replace(" ", "-"))
+    chosen = [
+        pytest.param(case, marks=pytest.mark.slow if case.name in LONG else (), id=case.name.replace(" ", "-"))
+        for case in CASES
+        if wanted(case)
+    ]
+    return pytest.mark.parametrize("case", chosen)
 
 
 every = over()

@@ -41,7 +41,8 @@ ONCE = Kills(engine=1, starting=0, server=1)
 OFTEN = Kills(engine=ENGINE_KILLS - STARTING_KILLS, starting=STARTING_KILLS, server=SERVER_KILLS)
 
 
-@pytest.mark.parametrize("kills", [ONCE, pytest.param(OFTEN, marks=pytest.mark.slow)], ids=["once", "often"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [ONCE, OFTEN], ids=["once", "often"])
 def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Process], kills: Kills) -> None:
     seed = int(os.environ.get("RUNNEL_CRASH_SEED", time.time_ns() % 1_000_000))
     print(f"RUNNEL_CRASH_SEED={seed}")

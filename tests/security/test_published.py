@@ -61,6 +61,7 @@ def test_rows_of_an_ordinary_role_are_published_with_its_rights(
     assert row is not None and row[0] > 0 and row[1] is None
 
 
+@pytest.mark.slow
 def test_tasks_publish_a_large_table_with_its_owners_rights(
     published: psycopg.Connection, db: psycopg.Connection, dsn: str
 ) -> None:

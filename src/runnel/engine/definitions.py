@@ -19,7 +19,6 @@ from runnel.apply.tables import typed
 from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.model.names import Name, quote
-from runnel.ports.source import Used
 from runnel.refresh.maintained import Mode
 from runnel.refresh.rights import check_readable
 from runnel.schedule.spec import parse_schedule
@@ -166,7 +165,7 @@ def _way_out(compiled: Compiled) -> str:
 
 def _check_rights(conn: psycopg.Connection, compiled: Compiled, caller: Caller) -> None:
     """PostgreSQL checks rights when a query runs; here that is too late, capture would be installed by then."""
-    check_readable(conn, caller.role, {r.oid: compiled.column_uses.get(r.oid, ()) for r in compiled.relations})
+    check_readable(conn, caller.role, compiled.used)
 
 
 @contextmanager
@@ -208,7 +207,7 @@ def refuse_existing(conn: psycopg.Connection, name: Name) -> None:
 
 def install_capture(conn: psycopg.Connection, kinds: Kinds, compiled: Compiled, caller: Caller) -> None:
     """Capture the columns the query uses, committed; waits for writers, but not for ever."""
-    used = [Used(r, compiled.column_uses.get(r.oid, ())) for r in compiled.relations]
+    used = compiled.used
     _refuse_own_locks(conn, [u.relation.oid for u in used], caller)
     try:
         with conn.transaction():

@@ -122,7 +122,7 @@ class Registry:
             plan, reason = compiled.plan, compiled.reason or row.mode_reason
             columns, polled = compiled.description.columns, compiled.polled
             scales = known_scales(compiled, self._upstream_scales(conn, compiled))
-            sources = tuple(Used(r, compiled.column_uses.get(r.oid, ())) for r in compiled.relations)
+            sources = compiled.used
             over_lent = compiled.over_lent
         except RunnelError:
             # The query no longer compiles: its sources drifted. Refreshes will say so; everything else still works.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import psycopg
 
 from runnel.errors import UserError
+from runnel.ports.source import Used
 
 _MAY_READ = """
 SELECT has_table_privilege(%(role)s, %(oid)s::oid, 'SELECT') OR coalesce((SELECT bool_and(
@@ -14,10 +15,11 @@ SELECT has_table_privilege(%(role)s, %(oid)s::oid, 'SELECT') OR coalesce((SELECT
 """
 
 
-def check_readable(conn: psycopg.Connection, role: str, sources: Mapping[int, tuple[str, ...]]) -> None:
+def check_readable(conn: psycopg.Connection, role: str, sources: Iterable[Used]) -> None:
     """Checked at each refresh, too: capture buffers must not outlive a REVOKE."""
-    for oid, columns in sources.items():
-        row = conn.execute(_MAY_READ, {"role": role, "oid": oid, "columns": list(columns)}).fetchone()
+    for used in sources:
+        oid = used.relation.oid
+        row = conn.execute(_MAY_READ, {"role": role, "oid": oid, "columns": list(used.columns)}).fetchone()
         if not (row and row[0]):
             named = conn.execute("SELECT %s::oid::regclass::text", (oid,)).fetchone()
             raise UserError(f"permission denied for table {named[0] if named else oid}", sqlstate="42501")

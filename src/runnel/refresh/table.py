@@ -111,8 +111,7 @@ class TableRefresh:
     def _work(self, outcome: Outcome) -> None:
         table = self.table
         if table.owner != self.shared.engine_role:
-            used = {u.relation.oid: u.columns for u in table.sources}
-            check_readable(self.shared.conn, table.owner, used)
+            check_readable(self.shared.conn, table.owner, table.sources)
         places = [(s, table.tables(s)) for s in table.stages]
         self.shared.scratch.prepare(self.shared.conn, table.id, places, table.owner)
         with self.shared.as_owner(table).at_work() as owner:

@@ -21,7 +21,7 @@ from runnel.plan import expr as ex
 from runnel.plan.dialect import Phrase
 from runnel.plan.expr import mentions_clock
 from runnel.plan.stage import Plan, Relation
-from runnel.ports.source import Kind
+from runnel.ports.source import Kind, Used
 from runnel.sql import positions, registry
 from runnel.sql.aggregates import called_names, mark_aggregates
 from runnel.sql.deep import is_deep, with_room
@@ -71,6 +71,11 @@ class Compiled:
     """The query over lent rows, where PostgreSQL cannot read a relation under its name; None when it can read all."""
     view_texts: Mapping[Name, str] = field(default_factory=dict)
     """Definitions of the views that the query reads, through other views as well."""
+
+    @property
+    def used(self) -> tuple[Used, ...]:
+        """The relations that it reads, with the columns it uses."""
+        return tuple(Used(relation, self.column_uses.get(relation.oid, ())) for relation in self.relations)
 
     @property
     def detail(self) -> str | None:
