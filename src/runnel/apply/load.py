@@ -37,9 +37,13 @@ def load(owner: AsOwner, stage: Stage, tables: StageTables, names: Sequence[str]
         copy_csv(owner.conn, tables.load, names, chunks)
         return
     copy_csv(owner.conn, tables.raw, names, chunks)
+    owner.run(f"INSERT INTO {tables.load} ({', '.join(names)}) SELECT {_cast(stage, names)} FROM {tables.raw}")
+
+
+def _cast(stage: Stage, names: Sequence[str]) -> str:
+    """Columns of a load, each in its type."""
     types = {"b": "smallint", "w": "int8", **{name: computed.type.sql for name, computed in _carried(stage).items()}}
-    values = ", ".join(f"({name})::{types.get(name, 'numeric')}" for name in names)
-    owner.run(f"INSERT INTO {tables.load} ({', '.join(names)}) SELECT {values} FROM {tables.raw}")
+    return ", ".join(f"({name})::{types.get(name, 'numeric')}" for name in names)
 
 
 def _carried(stage: Stage) -> dict[str, Computed]:
@@ -50,7 +54,16 @@ def _carried(stage: Stage) -> dict[str, Computed]:
     }
 
 
-def load_query(owner: AsOwner, stage: Stage, tables: StageTables, number: int, query: Query) -> int:
+def load_query(
+    owner: AsOwner, stage: Stage, tables: StageTables, number: int, query: Query, names: Sequence[str]
+) -> int:
+    """Load rows of a branch that PostgreSQL itself has computed, by the names of the load table; how many."""
+    items = f"{number}::smallint, {_cast(stage, names)}"
+    text = f"INSERT INTO {tables.load} ({', '.join(['b', *names])}) SELECT {items} FROM ({query.text}) AS d"
+    return owner.run(text, query.params or {"none": None})
+
+
+def load_leaf(owner: AsOwner, stage: Stage, tables: StageTables, number: int, query: Query) -> int:
     """Load a branch of a single leaf straight from the leaf's changes: there is nothing to join; how many rows."""
     branch = stage.branches[number]
     names, values = ["b", "w"], [f"{number}::smallint", "w"]

@@ -53,7 +53,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a source has for a leaf: one or two ways to get it, and about how much it is.
+    """What a source has for a leaf: the ways to get it, and about how much it is.
 
     The source says which ways there are. Which of them is gone is decided in one place, by size
     (`runnel.refresh.leaves`).
@@ -63,23 +63,15 @@ class Rows:
     """At most, or about, how many rows; 0 where a restriction keeps them few."""
     select: Callable[[], Query] | None = None
     """A SELECT for PostgreSQL, with the rights of the stream table's owner; asking for it may already cost a copy."""
+    slices: Callable[[int], Sequence[Query]] | None = None
+    """The same rows in so many SELECTs at most, which other sessions can run in the refresh's exported snapshot.
+
+    Of a delta the slices are not netted against each other. None: only the refresh transaction itself sees the rows.
+    """
     frame: Callable[[], Frame] | None = None
-    """The same rows as a DataFrame whose tasks read them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Rows of a leaf added up: per combination of its `keys` how often it occurs, and the sums of other columns."""
-
-    keys: tuple[int, ...]
-    """Computed columns of the leaf, by number."""
-    sums: tuple[int, ...]
-
-    def schema(self, leaf: Leaf) -> pa.Schema:
-        """Keys, the weight, and the sums `s<k>`, which are decimals whatever their form."""
-        scales = [leaf.computed[i].form.scale if leaf.computed[i].form.kind == "decimal" else 0 for i in self.sums]
-        sums = [(f"s{k}", pa.decimal128(DECIMAL_DIGITS, scale)) for k, scale in enumerate(scales)]
-        return pa.schema([*leaf_schema(leaf, self.keys, weight=True), *(pa.field(*each) for each in sums)])
+    """The same rows as a DataFrame whose tasks read them, where PostgreSQL does not keep them."""
+    copied: bool = False
+    """Whether the SELECT costs a copy: the rows are not PostgreSQL's own."""
 
 
 def leaf_schema(leaf: Leaf, only: Sequence[int] | None = None, *, weight: bool) -> pa.Schema:

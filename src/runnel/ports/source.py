@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import psycopg
@@ -19,7 +20,7 @@ from runnel.catalog.statistics import Statistics
 from runnel.model.frontier import Version
 from runnel.model.names import Name
 from runnel.plan.stage import Leaf, Origin, Relation
-from runnel.ports.rows import Clock, Frame, Restriction, Rows, Totals
+from runnel.ports.rows import Clock, Restriction, Rows
 
 Connection = psycopg.Connection[Any]
 
@@ -81,6 +82,13 @@ class Reading:
     owner: AsOwner | None = None
     """The way to run the owner's SQL; set before the first read."""
 
+    @cached_property
+    def exported(self) -> str:
+        """The snapshot of the refresh transaction, for other sessions to read in."""
+        row = self.conn.execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        return str(row[0])
+
     @property
     def as_owner(self) -> AsOwner:
         """The way to run the owner's SQL."""
@@ -106,12 +114,6 @@ class Source(Protocol):
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The leaf now; with `keys`, these computed columns alone and how often each combination occurs."""
-
-    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
-        """The whole leaf as tasks read it, added up where it is read; None if that cannot be, or has no advantage."""
-
-    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:
-        """The same of what changed in it; weights are added up, and the sums are weighted."""
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """About how many rows are touched to find those under so many keys of an expression."""

@@ -8,22 +8,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pyarrow as pa
 
 from runnel.delta.restrict import Many
 from runnel.model.frontier import Frontier
-from runnel.plan.stage import Constant, Leaf, Relation, StageRef
-from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals, leaf_schema
+from runnel.plan.stage import Branch, Constant, Leaf, Relation, StageRef
+from runnel.ports.rows import Frame, Query, Restriction, Rows, leaf_schema
 from runnel.ports.source import Reading, Source
 from runnel.sources.arrow import read_arrow
 from runnel.sources.constant import ConstantRows
+from runnel.sources.slices import sliced_frame
 from runnel.sources.stage.source import HiddenStage
+
+_SLICES_PER_TASK = 4
+"""Of a table that tasks read: those that end early take another."""
+
+Evaluator = Literal["driver", "spark", "slices", "here"]
+"""Who joins the leaves of a branch.
+
+| | |
+|---|---|
+| driver | few rows: PostgreSQL reads them, the driver hands them to Spark, which joins them in one task |
+| spark  | tasks read each leaf, Spark joins |
+| slices | all rows are PostgreSQL's: tasks let it join slice by slice, so that only results travel, and Spark adds up |
+| here   | the same, but some rows are visible in the refresh transaction alone, so it joins them itself |
+"""
 
 
 def by_tasks(rows: Rows, threshold: int) -> bool:
     """Whether Spark's tasks read rows, instead of PostgreSQL handing them to the driver."""
-    return rows.frame is not None and (rows.select is None or rows.estimate > threshold)
+    reads = rows.frame is not None or rows.slices is not None
+    return reads and (rows.select is None or rows.estimate > threshold)
+
+
+def evaluator(leaves: Sequence[Rows], threshold: int, *, joins_in_spark: bool) -> Evaluator:
+    """Who joins these inputs, all of which are read whole."""
+    if all(rows.estimate <= threshold for rows in leaves):
+        return "driver"
+    if any(rows.copied for rows in leaves):
+        return "spark"
+    if any(rows.slices is None for rows in leaves):
+        return "here"
+    return "spark" if joins_in_spark and len(leaves) > 1 else "slices"
 
 
 @dataclass
@@ -51,7 +79,7 @@ class Leaves:
 
     def delta_query(self, leaf: Leaf) -> Query | None:
         """The SELECT of what changed in a leaf since the frontier; None when nothing did."""
-        rows = self._delta(leaf)
+        rows = self.offered(leaf)
         if rows is None:
             return None
         assert rows.select is not None, "what tasks need not read PostgreSQL can"
@@ -59,7 +87,7 @@ class Leaves:
 
     def delta(self, leaf: Leaf) -> pa.Table | Many:
         """What changed in a leaf since the frontier; `Many` when tasks read it (`changes`)."""
-        rows = self._delta(leaf)
+        rows = self.offered(leaf)
         if rows is not None and by_tasks(rows, self.threshold):
             self.count(leaf, None)
             return Many(rows.estimate)
@@ -74,21 +102,37 @@ class Leaves:
 
     def changes(self, leaf: Leaf) -> Frame:
         """What changed in a leaf since the frontier, read by tasks."""
-        rows = self._delta(leaf)
-        assert rows is not None and rows.frame is not None
-        return rows.frame()
+        rows = self.offered(leaf)
+        assert rows is not None
+        return self._frame(rows, leaf_schema(leaf, weight=True))
 
-    def changes_are_many(self, leaf: Leaf) -> bool:
-        """Whether tasks read what changed in a leaf."""
-        rows = self._delta(leaf)
-        return rows is not None and by_tasks(rows, self.threshold)
+    def who_builds(self, branch: Branch) -> Evaluator:
+        """Who joins a branch when it is computed from nothing."""
+        return self._who([self.source(leaf).read(leaf, None) for leaf in branch.leaves])
+
+    def who_updates(self, branch: Branch) -> Evaluator:
+        """Who joins what changed in a branch with the rest of it."""
+        deltas = [rows for leaf in branch.leaves if (rows := self.offered(leaf)) is not None]
+        if all(rows.estimate <= self.threshold for rows in deltas):
+            return "driver"
+        return self._who([*deltas, *(self.source(leaf).read(leaf, None) for leaf in branch.leaves)])
+
+    def _who(self, rows: Sequence[Rows]) -> Evaluator:
+        return evaluator(rows, self.threshold, joins_in_spark=self.reading.spark.joins)
+
+    def _frame(self, rows: Rows, schema: pa.Schema) -> Frame:
+        if rows.frame is not None:
+            return rows.frame()
+        assert rows.slices is not None
+        return sliced_frame(self.reading, rows.slices(_SLICES_PER_TASK * self.reading.spark.parallelism), schema)
 
     @property
     def threshold(self) -> int:
         """Above how many rows tasks do the work."""
         return int(self.reading.spark.threshold)
 
-    def _delta(self, leaf: Leaf) -> Rows | None:
+    def offered(self, leaf: Leaf) -> Rows | None:
+        """What a source offers of the changes of a leaf since the frontier."""
         source = self.source(leaf)
         return source.delta(leaf, self.frontier.versions.get(source.name))
 
@@ -117,18 +161,7 @@ class Leaves:
 
     def scan(self, leaf: Leaf) -> Frame:
         """The whole leaf, read by tasks."""
-        rows = self.source(leaf).read(leaf, None)
-        assert rows.frame is not None
-        return rows.frame()
-
-    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
-        """The whole leaf, read by tasks and added up where it is read, if its source can."""
-        return self.source(leaf).totals(leaf, wanted)
-
-    def change_totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
-        """The same of what changed in it since the frontier."""
-        source = self.source(leaf)
-        return source.change_totals(leaf, self.frontier.versions.get(source.name), wanted)
+        return self._frame(self.source(leaf).read(leaf, None), leaf_schema(leaf, weight=False))
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """About how many rows a read narrowed by so many keys of an expression touches."""

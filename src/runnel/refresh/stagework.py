@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from runnel.apply.load import load, load_query
+from runnel.apply.load import load, load_leaf, load_query
 from runnel.apply.scratch import Scratch
 from runnel.apply.tables import StageTables
 from runnel.catalog.owner import AsOwner
 from runnel.delta.work import Work
-from runnel.plan.stage import LeafNode, Stage
+from runnel.plan.stage import LeafNode, RowsHead, Stage
 from runnel.ports.rows import Frame
-from runnel.refresh.leaves import Leaves
+from runnel.refresh.large import LargeBranch
+from runnel.refresh.leaves import Evaluator, Leaves
 from runnel.refresh.maintained import Maintained
 from runnel.refresh.steps import Steps
 from runnel.refresh.terms import read_changes, read_everything
@@ -21,6 +23,8 @@ from runnel.spark.job import run
 from runnel.spark.relay import relayed
 from runnel.spark.session import Sessions
 from runnel.spark.terms import is_large, load_names, terms_frame
+
+_POSTGRES: tuple[Evaluator, ...] = ("slices", "here")
 
 
 @dataclass
@@ -46,21 +50,40 @@ class StageWork:
 
     def has_changed(self, index: int) -> bool:
         """Whether this refresh has changed the rows of an earlier stage."""
-        return self.leaves.stages[index].changed
+        return self.leaves.stages[index].changed > 0
 
     def load_changes(self, stage: Stage) -> bool:
         """Bring the delta of a stage's branches into its load table; whether there is any."""
-        if all(isinstance(b.tree, LeafNode) and not self.leaves.changes_are_many(b.leaves[0]) for b in stage.branches):
+        who = [self.leaves.who_updates(branch) for branch in stage.branches]
+        if all(each == "driver" and isinstance(b.tree, LeafNode) for each, b in zip(who, stage.branches, strict=True)):
             return self._load_leaves(stage)
-        with self.steps("read"):
-            work = read_changes(stage, self.leaves)
-        return self._load(stage, work)
+        return self._load_branches(stage, who, changes=True)
 
     def load_everything(self, stage: Stage) -> None:
         """Bring all rows of a stage's branches into its load table."""
+        who = [self.leaves.who_builds(branch) for branch in stage.branches]
+        self._load_branches(stage, who, changes=False)
+
+    def _load_branches(self, stage: Stage, who: Sequence[Evaluator], *, changes: bool) -> bool:
+        """Each branch by whoever evaluates it; what Spark has a part in is one job."""
+        # From nothing there is nothing to cancel, and rows without groups need not be added up.
+        adds_up = changes or not isinstance(stage.head, RowsHead)
+        large = {
+            n: LargeBranch(stage, n, self.leaves, changes, adds_up) for n, each in enumerate(who) if each in _POSTGRES
+        }
+        here = sum(self._load_here(stage, large[n]) for n in large if who[n] == "here")
         with self.steps("read"):
-            work = read_everything(stage, self.leaves)
-        self._load(stage, work)
+            read = read_changes if changes else read_everything
+            work = read(stage, self.leaves, [n for n in range(len(who)) if n not in large])
+        with self.steps("plan"):
+            frames = {n: frame for n in large if who[n] == "slices" and (frame := large[n].frame()) is not None}
+        return self._load(stage, work, frames, adds_up) or here > 0
+
+    def _load_here(self, stage: Stage, branch: LargeBranch) -> int:
+        """A branch that the refresh transaction joins itself; how many rows."""
+        tables, names = self.tables(stage), branch.schema.names
+        with self.steps("read"):
+            return sum(load_query(self.owner, stage, tables, branch.number, q, names) for q in branch.queries())
 
     def _load_leaves(self, stage: Stage) -> bool:
         """Nothing to join: what PostgreSQL reads is what it would be given back."""
@@ -70,19 +93,20 @@ class StageWork:
                 leaf = branch.leaves[0]
                 query = self.leaves.delta_query(leaf)
                 if query is not None:
-                    loaded = load_query(self.owner, stage, self.tables(stage), number, query)
+                    loaded = load_leaf(self.owner, stage, self.tables(stage), number, query)
                     self.leaves.count(leaf, loaded)
                     total += loaded
         return total > 0
 
-    def _load(self, stage: Stage, work: list[Work]) -> bool:
-        if not work:
+    def _load(self, stage: Stage, work: list[Work], frames: Mapping[int, Frame], adds_up: bool) -> bool:
+        if not work and not frames:
             return False
         self.jobs += 1
+        names = load_names(stage, {*frames, *(w.number for w in work)})
+        large = bool(frames) or is_large(self.sessions, work)
         with self.steps("plan"):
-            frame = terms_frame(self.sessions, stage, work, self.leaves)
-        names = load_names(stage, work)
-        if is_large(self.sessions, work):
+            frame = terms_frame(self.sessions, stage, work, self.leaves, frames, adds_up=adds_up or not large)
+        if large:
             return self._load_large(stage, names, frame)
         with self.steps("spark"):
             rows = run(frame)

@@ -173,11 +173,11 @@ def _differential(work: StageWork) -> bool:
 def _hand_on(work: StageWork, stage: Stage) -> None:
     """Apply a hidden stage's delta, after later stages have seen what it replaces."""
     tables = work.tables(stage)
-    row = work.owner.conn.execute(f"SELECT EXISTS (SELECT FROM {tables.delta})".encode()).fetchone()
+    row = work.owner.conn.execute(f"SELECT count(*) FROM {tables.delta}".encode()).fetchone()
     assert row is not None
     if not row[0]:
         return
-    work.leaves.stages[stage.index].changed = True
+    work.leaves.stages[stage.index].changed = int(row[0])
     for reader in work.table.stages[stage.index + 1 :]:
         operations(reader).before(work, reader, stage)
     apply_delta(work.owner, stage, tables)
@@ -197,6 +197,7 @@ def _rebuild(work: StageWork) -> bool:
                 work.owner.run(f"INSERT INTO {tables.delta} {difference_sql(stage, tables, output)}")
             else:
                 names = ", ".join(quote(c.name) for c in stage.columns)
-                work.owner.run(f"INSERT INTO {tables.output} ({names}) {output}")
+                filled = work.owner.run(f"INSERT INTO {tables.output} ({names}) {output}")
+                work.leaves.stages[stage.index].filled = filled
                 ddl.index_output(conn, stage, tables)
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,10 +16,11 @@ from runnel.ports.rows import Restriction
 from runnel.refresh.leaves import Leaves
 
 
-def read_changes(stage: Stage, leaves: Leaves) -> list[Work]:
-    """What one refresh has to evaluate; empty when no row of the stage can have changed."""
+def read_changes(stage: Stage, leaves: Leaves, branches: Sequence[int]) -> list[Work]:
+    """What one refresh has to evaluate of these branches; empty when no row of them can have changed."""
     work: list[Work] = []
-    for number, branch in enumerate(stage.branches):
+    for number in branches:
+        branch = stage.branches[number]
         deltas = {leaf.id: leaves.delta(leaf) for leaf in branch.leaves}
         changed = {leaf: rows for leaf, rows in deltas.items() if isinstance(rows, Many) or rows.num_rows}
         for term in telescope(branch.tree, sorted(changed)):
@@ -30,10 +31,11 @@ def read_changes(stage: Stage, leaves: Leaves) -> list[Work]:
     return work
 
 
-def read_everything(stage: Stage, leaves: Leaves) -> list[Work]:
-    """What a build from nothing has to evaluate."""
+def read_everything(stage: Stage, leaves: Leaves, branches: Sequence[int]) -> list[Work]:
+    """What a build of these branches from nothing has to evaluate."""
     work = []
-    for number, branch in enumerate(stage.branches):
+    for number in branches:
+        branch = stage.branches[number]
         term = from_nothing(branch.tree)
         work.append(Work(number, branch, term, _read_term(branch, term, {}, leaves), {}))
     return work

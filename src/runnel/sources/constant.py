@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Constant, Leaf
-from runnel.ports.rows import Frame, Restriction, Rows, Totals
+from runnel.ports.rows import Query, Restriction, Rows
 from runnel.ports.source import Pending, Reading
 from runnel.sources.selects import select_delta, select_rows
 from runnel.sources.statements import no_changes
@@ -34,23 +34,15 @@ class ConstantRows:
         if not leaf.clock_filters:
             return None
         buffer = no_changes(self._relation)
-        return Rows(0, select=lambda: select_delta(self.reading, leaf, buffer, self._relation))
+        return _anywhere(lambda: select_delta(self.reading, leaf, buffer, self._relation))
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The rows."""
-        return Rows(0, select=lambda: select_rows(self.reading, leaf, self._relation, restriction, keys))
+        return _anywhere(lambda: select_rows(self.reading, leaf, self._relation, restriction, keys))
 
     @property
     def _relation(self) -> str:
         return f"({self.constant.sql})"
-
-    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:  # noqa: ARG002
-        """None: they are few."""
-        return None
-
-    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:  # noqa: ARG002
-        """None: they never change."""
-        return None
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:  # noqa: ARG002
         """Next to nothing."""
@@ -67,3 +59,8 @@ class ConstantRows:
     def effort(self) -> Mapping[str, int]:
         """None."""
         return {}
+
+
+def _anywhere(select: Callable[[], Query]) -> Rows:
+    """Rows that every session has: they are in the statement."""
+    return Rows(0, select=select, slices=lambda most: [select()])  # noqa: ARG005

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from runnel.model.names import quote
 from runnel.model.types import TEXTUAL, Column
 from runnel.plan.stage import Leaf
-from runnel.ports.rows import Clock, Query, Restriction, Totals
+from runnel.ports.rows import Clock, Query, Restriction
 
 CLOCK = ":clock"
 WEIGHT = '"#w"'
@@ -74,9 +74,14 @@ def log_buffer(
     *,
     netted: bool = False,
     textual: frozenset[str] = frozenset(),
+    where: str = "",
 ) -> Buffer:
-    """Changes of a stream table between two of its versions, from its change log (columns: name -> position)."""
-    source = f"FROM pgtrickle_changes.log_{pgt_id} WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s"
+    """Changes of a stream table between two of its versions, from its change log (columns: name -> position).
+
+    `where` is one more condition on the log's rows `r`.
+    """
+    new = "pgt_version > %(after)s AND pgt_version <= %(upto)s"
+    source = f"FROM pgtrickle_changes.log_{pgt_id} AS r WHERE {new}{f' AND {where}' if where else ''}"
     values = {name: f"o{position}" for name, position in columns.items()}
     text = buffer_rows(values, "pgt_w", source, netted=netted, textual=textual)
     return Buffer(text, {"after": after, "upto": upto})
@@ -154,28 +159,6 @@ def after_query(
         return Query(f"SELECT {', '.join(items) or 'NULL::bool AS nothing'} {source}", params)
     names = ", ".join(leaf.column(i) for i in keys)
     return Query(f"SELECT {', '.join(items)}, count(*) AS w {source} GROUP BY {names}", params)
-
-
-def totals_query(leaf: Leaf, relation: str, clock: Clock, totals: Totals, where: str) -> Query:
-    """The leaf added up: per combination of the keys the number of rows, and the sums of other columns."""
-    keys = [_escape(c) for c in _columns(leaf, totals.keys)]
-    sums = [f"sum({_escape(leaf.computed[i].sql)}) AS s{k}" for k, i in enumerate(totals.sums)]
-    names = ", ".join(leaf.column(i) for i in totals.keys)
-    source = f"FROM {leaf_rows(leaf, _escape(relation), where)}{_where(leaf, NOW)}"
-    grouped = f"GROUP BY {names}" if names else "HAVING count(*) > 0"
-    params = {"now": clock.now} if leaf.clock_filters else {}
-    return Query(f"SELECT {', '.join([*keys, 'count(*) AS w', *sums])} {source} {grouped}", params)
-
-
-def change_totals_query(leaf: Leaf, buffer: Buffer, totals: Totals) -> Query:
-    """What changed in a leaf, added up: per combination of the keys the sum of weights, and weighted sums."""
-    keys = [_escape(c) for c in _columns(leaf, totals.keys)]
-    weight = f"l{leaf.id}.{WEIGHT}"
-    sums = [f"sum({weight} * ({_escape(leaf.computed[i].sql)})) AS s{k}" for k, i in enumerate(totals.sums)]
-    names = ", ".join(leaf.column(i) for i in totals.keys)
-    source = f"FROM {leaf_rows(leaf, f'({buffer.sql})')}{_where(leaf, None)}"
-    grouped = f" GROUP BY {names}" if names else " HAVING count(*) > 0"
-    return Query(f"SELECT {', '.join([*keys, f'sum({weight}) AS w', *sums])} {source}{grouped}", buffer.params)
 
 
 def delta_query(leaf: Leaf, buffer: Buffer, relation: str, clock: Clock) -> Query:

@@ -82,6 +82,8 @@ class Sessions:
     large: SparkSession
     owned: bool
     small_rows: int = SMALL_ROWS
+    joins: bool = False
+    """Whether Spark joins what PostgreSQL could join itself, because all of it is PostgreSQL's."""
 
     @property
     def threshold(self) -> int:

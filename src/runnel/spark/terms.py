@@ -5,7 +5,7 @@ One Spark job per stage, whatever the number of changed leaves and branches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Protocol
 
@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from runnel.delta.parts import Version
 from runnel.delta.restrict import Many
 from runnel.delta.work import Work
-from runnel.plan.stage import Branch, Leaf, LeafNode, Stage, carried_name
-from runnel.ports.rows import Totals, weight_name
+from runnel.plan.stage import Branch, Leaf, Stage, carried_name
+from runnel.ports.rows import weight_name
 from runnel.spark.evaluate import ZSet, evaluate
 from runnel.spark.session import Sessions
 
@@ -27,14 +27,8 @@ class Scans(Protocol):
     def scan(self, leaf: Leaf) -> DataFrame:
         """All rows."""
 
-    def totals(self, leaf: Leaf, wanted: Totals) -> DataFrame | None:
-        """The same added up where they are read, or None."""
-
     def changes(self, leaf: Leaf) -> DataFrame:
         """All changes, with weights."""
-
-    def change_totals(self, leaf: Leaf, wanted: Totals) -> DataFrame | None:
-        """The same added up where they are read, or None."""
 
 
 def is_large(sessions: Sessions, work: Sequence[Work]) -> bool:
@@ -42,43 +36,32 @@ def is_large(sessions: Sessions, work: Sequence[Work]) -> bool:
     return any(w.rows > sessions.threshold or w.by_tasks for w in work)
 
 
-def load_names(stage: Stage, work: Sequence[Work]) -> list[str]:
+def load_names(stage: Stage, branches: Collection[int]) -> list[str]:
     """The columns of `terms_frame`, in order; asking Spark for them would cost a round trip."""
-    branches = sorted({w.number for w in work})
-    carried = [carried_name(n, i) for n in branches for i in range(len(stage.branches[n].carried))]
+    carried = [carried_name(n, i) for n in sorted(branches) for i in range(len(stage.branches[n].carried))]
     return ["b", *carried, "w", *(f"s{k}" for k in range(len(stage.branches[0].sums)))]
 
 
-def terms_frame(sessions: Sessions, stage: Stage, work: Sequence[Work], scans: Scans) -> DataFrame:
-    """The stage's load rows, yet to be computed: per branch its carried columns, weight and sums."""
-    small = not is_large(sessions, work)
-    parts = []
+def terms_frame(
+    sessions: Sessions,
+    stage: Stage,
+    work: Sequence[Work],
+    scans: Scans,
+    joined: Mapping[int, DataFrame],
+    *,
+    adds_up: bool,
+) -> DataFrame:
+    """The stage's load rows, yet to be computed: per branch its carried columns, weight and sums.
+
+    `joined`: branches, by number, that are joined where they are read. `adds_up`: whether equal rows become one.
+    """
+    small = not joined and not is_large(sessions, work)
+    parts = [frame.selectExpr(f"{number}S AS b", "*") for number, frame in joined.items()]
     for w in work:
-        added_up = _added_up(w, scans)
-        if added_up is not None:
-            parts.append(added_up)
-        else:
-            parts += [_project(w.branch, w.number, rows, sign) for sign, rows in _parts(sessions, w, scans, small)]
+        parts += [_project(w.branch, w.number, rows, sign) for sign, rows in _parts(sessions, w, scans, small)]
     total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
-    return _add_up(stage, total, load_names(stage, work))
-
-
-def _added_up(work: Work, scans: Scans) -> DataFrame | None:
-    """A branch that only adds up one leaf, which tasks read: its rows need not travel one by one."""
-    branch = work.branch
-    if not (isinstance(branch.tree, LeafNode) and work.by_tasks):
-        return None
-    leaf = branch.leaves[0]
-    wanted = Totals(
-        keys=tuple(dict.fromkeys(index for _, index in branch.carried)),
-        sums=tuple(index for _, index in branch.sums),
-    )
-    rows = scans.change_totals(leaf, wanted) if work.changed else scans.totals(leaf, wanted)
-    if rows is None:
-        return None
-    carried = [f"{leaf.column(index)} AS {carried_name(work.number, i)}" for i, (_, index) in enumerate(branch.carried)]
-    sums = [f"s{k}" for k in range(len(branch.sums))]
-    return rows.selectExpr(f"{work.number}S AS b", *carried, f"{weight_name(leaf.id)} AS w", *sums)
+    names = load_names(stage, {*joined, *(w.number for w in work)})
+    return _add_up(stage, total, names) if adds_up else total.select(*names)
 
 
 def _parts(sessions: Sessions, work: Work, scans: Scans, small: bool) -> Iterator[tuple[int, ZSet]]:

@@ -13,20 +13,20 @@ def _merge(work: StageWork, stage: Stage) -> bool:
     if not work.load_changes(stage):
         return False
     with work.steps("merge"):
-        work.owner.run(f"INSERT INTO {work.tables(stage).delta} {_rows_sql(work, stage)}")
+        work.owner.run(f"INSERT INTO {work.tables(stage).delta} {consolidate_sql(stage, _rows_sql(work, stage))}")
     return True
 
 
 def _build(work: StageWork, stage: Stage) -> str:
     work.load_everything(stage)
-    names = ", ".join([*(f"o{i}" for i in range(len(stage.columns))), "w"])
-    return expanded_sql(stage, f"SELECT * FROM ({_rows_sql(work, stage)}) AS named({names})")
+    # From nothing no row takes another away.
+    return expanded_sql(stage, _rows_sql(work, stage))
 
 
 def _rows_sql(work: StageWork, stage: Stage) -> str:
-    """The loaded rows as a consolidated delta."""
+    """The loaded rows under the names of the stage's columns."""
     renamed = ", ".join(f"i{i} AS o{i}" for i in range(len(stage.columns)))
-    return consolidate_sql(stage, f"SELECT {renamed}, w FROM ({inputs_sql(stage, work.tables(stage))}) AS i")
+    return f"SELECT {', '.join(filter(None, (renamed, 'w')))} FROM ({inputs_sql(stage, work.tables(stage))}) AS i"
 
 
 OPERATIONS = HeadOperations(merge=_merge, build=_build, before=look_away)

@@ -12,7 +12,7 @@ from runnel.model.frontier import Version
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals, leaf_schema
+from runnel.ports.rows import Frame, Query, Restriction, Rows, leaf_schema
 from runnel.ports.source import Pending, Reading, Used
 from runnel.sources.arrow import pg_types
 from runnel.sources.ducklake.lent import Lent
@@ -119,7 +119,7 @@ class LakeTableSource:
             relation = self._lend(leaf, None) if leaf.clock_filters else self.relation.name.sql()
             return select_delta(self.reading, leaf, self._buffer(leaf), relation)
 
-        return Rows(self._lend_changes(), select=select)
+        return Rows(self._lend_changes(), select=select, copied=True)
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The rows that may hold the keys, lent to PostgreSQL; or the whole table as Spark reads it."""
@@ -128,17 +128,9 @@ class LakeTableSource:
             return select_rows(self.reading, leaf, self._lend(leaf, restriction), restriction, keys)
 
         if keys is not None or (restriction is not None and self._stored_keys(leaf, restriction)):
-            return Rows(0, select)
+            return Rows(0, select, copied=True)
         rows = scanned_rows(self._whole(self._names(leaf)))
-        return Rows(rows, select, lambda: self._frame(leaf))
-
-    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:  # noqa: ARG002
-        """None: tasks read files, and Spark adds up itself."""
-        return None
-
-    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:  # noqa: ARG002
-        """None: PostgreSQL evaluates changes."""
-        return None
+        return Rows(rows, select, frame=lambda: self._frame(leaf), copied=True)
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """As of a table without indexes."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from runnel.errors import SchemaDriftError
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals
+from runnel.ports.rows import Query, Restriction, Rows
 from runnel.ports.source import Pending, Reading, Used
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
-from runnel.sources.statements import Buffer, change_totals_query, table_buffer, textual_columns
+from runnel.sources.statements import Buffer, table_buffer, textual_columns
 
 MARKED = "a source was truncated or its partitions changed"
 
@@ -96,23 +96,13 @@ class CapturedTable:
             buffer = self._buffer(leaf, str(since), where)
             return select_delta(self.reading, leaf, buffer, self.relation.name.sql())
 
-        whole = self.captured.whole
-        frame = (lambda: whole.changes(leaf, self._changes, select)) if _in_slices(leaf) else None
-        return Rows(self._rows, select=select, frame=frame)
+        def slices(most: int) -> Sequence[Query]:
+            if not _in_slices(leaf):
+                return [select()]
+            buffer = f"pgtrickle_changes.changes_{self.relation.oid}"
+            return self.captured.whole.buffer_slices(buffer, select, most)
 
-    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:
-        """Each task's SELECT groups its slice of the captured rows."""
-        if since is None or not _in_slices(leaf):
-            return None
-
-        def select(where: str) -> Query:
-            return change_totals_query(leaf, self._buffer(leaf, str(since), where), wanted)
-
-        return self.captured.whole.change_totals(leaf, self._changes, select, wanted)
-
-    @property
-    def _changes(self) -> str:
-        return f"pgtrickle_changes.changes_{self.relation.oid}"
+        return Rows(self._rows, select=select, slices=slices)
 
     def _buffer(self, leaf: Leaf, since: str, where: str) -> Buffer:
         numbers = self.captured.numbers(self.relation.oid)
@@ -128,12 +118,8 @@ class CapturedTable:
         if restriction is not None or keys is not None:
             return narrow
         whole = self.captured.whole
-        return Rows(whole.estimate(self.relation), narrow.select, lambda: whole.frame(leaf, self.relation))
-
-    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
-        """Each task's SELECT groups its slice."""
-        self.captured.numbers(self.relation.oid)
-        return self.captured.whole.totals(leaf, self.relation, wanted)
+        estimate = whole.estimate(self.relation)
+        return Rows(estimate, narrow.select, slices=lambda most: whole.slices(leaf, self.relation, most))
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """By PostgreSQL's statistics."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Leaf, Stage
-from runnel.ports.rows import Frame, Restriction, Rows, Totals
+from runnel.ports.rows import Restriction, Rows
 from runnel.ports.source import Pending, Reading
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.statements import stage_buffer
@@ -24,8 +24,10 @@ class HiddenStage:
     stage: Stage
     output: str
     delta_table: str
-    changed: bool = False
-    """Whether this refresh has changed its rows."""
+    changed: int = 0
+    """How many rows this refresh has put into its delta."""
+    filled: int = 0
+    """How many rows this refresh has built it from nothing with."""
     name: str = POSTGRES
 
     def head(self) -> Version:
@@ -41,19 +43,12 @@ class HiddenStage:
         if not (self.changed or leaf.clock_filters):
             return None
         buffer = stage_buffer(self.delta_table, [c.name for c in leaf.source.columns])
-        return Rows(0, select=lambda: select_delta(self.reading, leaf, buffer, self.output))
+        return Rows(self.changed, select=lambda: select_delta(self.reading, leaf, buffer, self.output))
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """Its rows; tasks cannot see what this transaction wrote, so only PostgreSQL reads them."""
-        return Rows(0, select=lambda: select_rows(self.reading, leaf, self.output, restriction, keys))
-
-    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:  # noqa: ARG002
-        """None: tasks cannot see what this transaction wrote."""
-        return None
-
-    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:  # noqa: ARG002
-        """None: tasks cannot see what this transaction wrote."""
-        return None
+        known = self.filled if restriction is None and keys is None else 0
+        return Rows(known, select=lambda: select_rows(self.reading, leaf, self.output, restriction, keys))
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """By the statistics of its table, which is indexed by the columns that later stages join by."""

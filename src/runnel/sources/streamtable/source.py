@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from runnel.model.frontier import Version, stream_table_name
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Restriction, Rows, Totals
+from runnel.ports.rows import Query, Restriction, Rows
 from runnel.ports.source import Pending, Reading
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
-from runnel.sources.statements import log_buffer, textual_columns
+from runnel.sources.statements import Buffer, log_buffer, textual_columns
 
 
 @dataclass
@@ -23,6 +23,7 @@ class UpstreamTable:
     pgt_id: int
     whole: WholeTables
     _moved: bool = False
+    _count: int | None = None
 
     @property
     def name(self) -> str:
@@ -42,30 +43,53 @@ class UpstreamTable:
         """What its log says, and what the clock moved."""
         if not (self._moved or leaf.clock_filters):
             return None
+
+        def select(where: str = "") -> Query:
+            return select_delta(
+                self.reading, leaf, self._buffer(leaf, int(since or 0), where), self.relation.name.sql()
+            )
+
+        def slices(most: int) -> Sequence[Query]:
+            # An expression could fail on a row that came and went, and the clock moves rows that are in no log.
+            if leaf.may_raise or leaf.clock_filters:
+                return [select()]
+            return self.whole.buffer_slices(f"pgtrickle_changes.log_{self.pgt_id}", select, most)
+
+        return Rows(self._logged(int(since or 0)), select=select, slices=None if self._is_fresh else slices)
+
+    def _logged(self, since: int) -> int:
+        """How many rows its log has since a version; counting ends where tasks begin."""
+        if self._count is None:
+            most = int(self.reading.spark.threshold) + 1
+            row = self.reading.conn.execute(
+                f"SELECT count(*) FROM (SELECT FROM pgtrickle_changes.log_{self.pgt_id} WHERE pgt_version > %s "
+                "AND pgt_version <= %s LIMIT %s) AS l".encode(),
+                (since, int(self.head()), most),
+            ).fetchone()
+            self._count = int(row[0]) if row else 0
+        return self._count
+
+    def _buffer(self, leaf: Leaf, since: int, where: str) -> Buffer:
         columns = self.relation.columns
         used = {c.name: position for position, c in enumerate(columns) if c.name in leaf.uses}
-        buffer = log_buffer(
-            self.pgt_id, used, int(since or 0), int(self.head()),
-            netted=leaf.may_raise, textual=textual_columns(columns),
+        return log_buffer(
+            self.pgt_id, used, since, int(self.head()),
+            netted=leaf.may_raise, textual=textual_columns(columns), where=where,
         )  # fmt: skip
-        relation = self.relation.name.sql()
-        return Rows(0, select=lambda: select_delta(self.reading, leaf, buffer, relation))
+
+    @property
+    def _is_fresh(self) -> bool:
+        """Whether this very transaction has written to it: tasks cannot see that yet."""
+        return self.pgt_id in self.reading.fresh
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """Its rows; tasks may read a whole one, unless this very transaction has written to it."""
         relation = self.relation.name.sql()
         narrow = Rows(0, select=lambda: select_rows(self.reading, leaf, relation, restriction, keys))
-        if restriction is not None or keys is not None or self.pgt_id in self.reading.fresh:
+        if restriction is not None or keys is not None:
             return narrow
-        return Rows(self.whole.estimate(self.relation), narrow.select, lambda: self.whole.frame(leaf, self.relation))
-
-    def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:
-        """Each task's SELECT groups its slice, unless this very transaction has written to the table."""
-        return None if self.pgt_id in self.reading.fresh else self.whole.totals(leaf, self.relation, wanted)
-
-    def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:  # noqa: ARG002
-        """None: PostgreSQL reads logs."""
-        return None
+        slices = None if self._is_fresh else lambda most: self.whole.slices(leaf, self.relation, most)
+        return Rows(self.whole.estimate(self.relation), narrow.select, slices=slices)
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """By PostgreSQL's statistics."""

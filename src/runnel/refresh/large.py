@@ -1,0 +1,137 @@
+"""Branches that PostgreSQL joins itself, because all their rows are its own and more than should travel.
+
+Each part of a delta is one SELECT (`runnel.delta.as_sql`). If other sessions see the rows, its largest input is cut
+into slices and each slice becomes the SELECT of a Spark task; a part is linear in every leaf that no join pads, so the
+slices add up to the whole. If only the refresh transaction sees them, it runs the SELECT itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from runnel.delta.as_sql import Selected, branch_sql, negated, union
+from runnel.delta.parts import Part, Version, required
+from runnel.delta.telescope import from_nothing, telescope
+from runnel.model.types import DECIMAL_DIGITS
+from runnel.plan.stage import Branch, Leaf, Stage, carried_name
+from runnel.ports.rows import Frame, Query, Rows, arrow_type
+from runnel.refresh.leaves import Leaves
+from runnel.sources.slices import sliced_frame
+
+# Doubled percent signs are text.
+_PARAMETER = re.compile(r"%%|%\((\w+)\)s")
+
+
+@dataclass
+class LargeBranch:
+    """One branch of a stage, to be joined by PostgreSQL."""
+
+    stage: Stage
+    number: int
+    leaves: Leaves
+    changes: bool
+    """Whether what changed is wanted, or everything."""
+    adds_up: bool
+    """Whether equal rows are added up."""
+
+    @property
+    def branch(self) -> Branch:
+        """The branch."""
+        return self.stage.branches[self.number]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of its load rows: carried columns, weight, and sums, which are decimals whatever their form."""
+        computed = [self.branch.leaves[leaf].computed[i] for leaf, i in self.branch.carried]
+        carried = [(carried_name(self.number, i), arrow_type(c.form)) for i, c in enumerate(computed)]
+        forms = [self.branch.leaves[leaf].computed[i].form for leaf, i in self.branch.sums]
+        scales = [form.scale if form.kind == "decimal" else 0 for form in forms]
+        sums = [(f"s{k}", pa.decimal128(DECIMAL_DIGITS, scale)) for k, scale in enumerate(scales)]
+        return pa.schema([*carried, ("w", pa.int64()), *sums])
+
+    def frame(self) -> Frame | None:
+        """Its load rows as tasks let PostgreSQL compute them; None when nothing has changed."""
+        queries = list(self._queries(self.leaves.reading.spark.parallelism))
+        return sliced_frame(self.leaves.reading, queries, self.schema) if queries else None
+
+    def queries(self) -> list[Query]:
+        """The SELECTs of its load rows, for the refresh transaction."""
+        return list(self._queries(0))
+
+    def _queries(self, most: int) -> Iterator[Query]:
+        """One SELECT per part and slice; `most` slices of each part, or none at all (0)."""
+        deltas: dict[int, Rows] = {}
+        terms = [from_nothing(self.branch.tree)]
+        if self.changes:
+            offers = {leaf.id: self.leaves.offered(leaf) for leaf in self.branch.leaves}
+            deltas = {leaf: rows for leaf, rows in offers.items() if rows is not None}
+            terms = telescope(self.branch.tree, sorted(deltas))
+        for leaf in self.branch.leaves:
+            self.leaves.count(leaf, None)
+        for term in terms:
+            for part in term.parts:
+                yield from self._part(part, deltas, most)
+
+    def _part(self, part: Part, deltas: Mapping[int, Rows], most: int) -> Iterator[Query]:
+        inputs = _Inputs(self.branch, self.leaves, deltas)
+        sliced = inputs.largest(part) if most else None
+        for query in [None] if sliced is None else inputs.slices(part, sliced, most):
+            params: dict[str, object] = {}
+            selected = {
+                leaf: inputs.selected(leaf, version, query if leaf == sliced else None, params)
+                for leaf, version in part.versions.items()
+            }
+            yield Query(branch_sql(self.branch, self.number, part, selected, grouped=self.adds_up), params)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The leaves of a branch as SELECTs."""
+
+    branch: Branch
+    leaves: Leaves
+    deltas: Mapping[int, Rows]
+
+    def largest(self, part: Part) -> int | None:
+        """The leaf to cut into slices: the part must be linear in it."""
+        linear = [leaf for leaf in required(part.tree) if not part.versions[leaf].startswith("before")]
+        return max(linear, key=lambda leaf: self._rows(leaf, part.versions[leaf]).estimate, default=None)
+
+    def slices(self, part: Part, leaf: int, most: int) -> Sequence[Query]:
+        """The SELECTs of the leaf's slices."""
+        found = self._rows(leaf, part.versions[leaf]).slices
+        assert found is not None
+        return found(most)
+
+    def selected(self, leaf: int, version: Version, query: Query | None, params: dict[str, object]) -> Selected:
+        """A leaf at a version; `query` in place of the whole of it."""
+        each = self.branch.leaves[leaf]
+        match version:
+            case "before" | "before_keys":
+                parts = [self.selected(leaf, "after", None, params)]
+                if leaf in self.deltas:
+                    parts.append(negated(self.selected(leaf, "delta", None, params)))
+                return union(parts) if len(parts) > 1 else parts[0]
+            case "after" | "after_keys" | "delta":
+                if query is None:
+                    select = self._rows(leaf, version).select
+                    assert select is not None
+                    query = select()
+                columns = tuple(each.column(i) for i in range(len(each.computed)))
+                return Selected(_own_params(query, f"l{leaf}_{version}", params), columns, version == "delta")
+
+    def _rows(self, leaf: int, version: Version) -> Rows:
+        if version == "delta":
+            return self.deltas[leaf]
+        each: Leaf = self.branch.leaves[leaf]
+        return self.leaves.source(each).read(each, None)
+
+
+def _own_params(query: Query, prefix: str, params: dict[str, object]) -> str:
+    """A query's text with its parameters under names of its own, which are added to `params`."""
+    params |= {f"{prefix}_{name}": value for name, value in query.params.items()}
+    return _PARAMETER.sub(lambda m: f"%({prefix}_{m[1]})s" if m[1] else "%%", query.text)
