@@ -104,6 +104,9 @@ def test_few_rows_pass_the_driver_and_many_do_not(
 
 
 def _rows_read(db: psycopg.Connection) -> dict[str, int | None]:
-    row = db.execute("SELECT rows_read FROM pgtrickle.pgt_refresh_history ORDER BY refresh_id DESC LIMIT 1").fetchone()
+    row = db.execute(
+        "SELECT rows_read FROM pgtrickle.pgt_refresh_history JOIN pgtrickle.pgt_stream_tables USING (pgt_id) "
+        "WHERE pgt_relid = 's'::regclass ORDER BY refresh_id DESC LIMIT 1"
+    ).fetchone()
     assert row is not None
     return {name.rpartition(".")[2]: rows for name, rows in row[0].items()}

@@ -11,6 +11,7 @@ from runnel.apply.output import table_hash
 from runnel.apply.partitions import key_hash
 from runnel.apply.tables import StageTables, typed
 from runnel.model.names import quote
+from runnel.model.types import Column
 from runnel.plan.stage import Stage
 
 
@@ -52,6 +53,28 @@ def index_output(conn: psycopg.Connection, stage: Stage, tables: StageTables) ->
     for order in stage.ordered:
         conn.execute(f"CREATE INDEX ON {tables.output} ({', '.join(order)})".encode())
     conn.execute(f"ANALYZE {tables.output}".encode())
+
+
+def index_result(conn: psycopg.Connection, result: str, columns: tuple[Column, ...]) -> None:
+    """The index of a stream table by which rows to remove are found."""
+    # PostgreSQL finds a free name: ours could meet another one, cut off at 63 bytes.
+    conn.execute(f"CREATE INDEX ON {result} ({table_hash(columns)})".encode())
+
+
+def drop_result_index(conn: psycopg.Connection, result: str) -> None:
+    """Without it the table is altered, or filled in bulk."""
+    row = conn.execute(
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass AND indexprs IS NOT NULL "
+        "AND pg_get_indexdef(indexrelid) LIKE '%%hash_record_extended%%' LIMIT 1",
+        (result,),
+    ).fetchone()
+    if row is not None:
+        conn.execute(f"DROP INDEX {row[0]}".encode())
+
+
+def look_away(conn: psycopg.Connection) -> None:
+    """Tell our own event triggers that the DDL of this transaction is ours."""
+    conn.execute("SELECT set_config('pgtrickle.internal', 'on', true)")
 
 
 def drop_state(conn: psycopg.Connection, stage: Stage, tables: StageTables, *, is_last: bool) -> None:

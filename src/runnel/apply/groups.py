@@ -44,15 +44,19 @@ def merge_groups(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
 def build_groups(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
     """First build: fill the empty state in bulk."""
     head = group_head(stage)
-    _touch_groups(owner, stage, head, tables)
     keys, counters = key_names(head), counter_columns(head)
     columns = ", ".join(["h", *keys, "n", *counters])
+    distinct = [i for i in range(len(head.bags)) if counts_distinct(head, i)]
     for i in range(len(head.bags)):
         owner.run(f"INSERT INTO {tables.bag(i)} {_bag_delta(stage, head, tables, i)}")
-        if counts_distinct(head, i):
+    source = f"({_group_deltas(stage, head, tables, 'sum(w) <> 0')})"
+    if distinct:
+        _touch_groups(owner, stage, head, tables)
+        for i in distinct:
             _add_distinct(owner, head, tables, i, f"SELECT h, {_listed(keys)} 1 AS d FROM {tables.bag(i)}")
+        source = tables.touched
     values = ", ".join(["h", *keys, "n", *(f"coalesce({c}, 0)" for c in counters)])
-    owner.run(f"INSERT INTO {tables.groups} ({columns}) SELECT {values} FROM {tables.touched} WHERE n <> 0")
+    owner.run(f"INSERT INTO {tables.groups} ({columns}) SELECT {values} FROM {source} AS t WHERE n <> 0")
     if not head.keys:
         zeros = ", ".join(["0", "0", *("0" for _ in counters)])
         owner.run(
@@ -91,16 +95,19 @@ def _touch(owner: AsOwner, stage: Stage, head: GroupHead, tables: StageTables) -
 
 
 def _touch_groups(owner: AsOwner, stage: Stage, head: GroupHead, tables: StageTables) -> None:
-    keys = key_names(head)
     deltas = counter_deltas(head)
-    names = ", ".join(["h", *keys, "n", *(c for c, _ in deltas)])
-    values = ", ".join([_key_hash(head), *keys, "sum(w)", *(sql for _, sql in deltas)])
-    grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
+    names = ", ".join(["h", *key_names(head), "n", *(c for c, _ in deltas)])
     changed = " OR ".join(["sum(w) <> 0", *(f"{sql} <> 0" for _, sql in deltas), *_bag_changes(head)])
-    owner.run(
-        f"INSERT INTO {tables.touched} ({names}) SELECT {values} FROM {_keyed(stage, head, tables)}{grouped} "
-        f"HAVING {changed}"
-    )
+    owner.run(f"INSERT INTO {tables.touched} ({names}) {_group_deltas(stage, head, tables, changed)}")
+
+
+def _group_deltas(stage: Stage, head: GroupHead, tables: StageTables, having: str) -> str:
+    """The loaded rows added up per group: hash, keys, `n`, and the counters that rows add to."""
+    keys = key_names(head)
+    counters = [f"{sql} AS {name}" for name, sql in counter_deltas(head)]
+    values = ", ".join([f"{_key_hash(head)} AS h", *keys, "sum(w) AS n", *counters])
+    grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
+    return f"SELECT {values} FROM {_keyed(stage, head, tables)}{grouped} HAVING {having}"
 
 
 def _keyed(stage: Stage, head: GroupHead, tables: StageTables) -> str:

@@ -52,9 +52,7 @@ def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables, trigger_path:
     Triggers of the table run with `trigger_path`, its owner's search path. The statements themselves are read under the
     pinned one: the condition that sets the other is evaluated when they run, before the first row.
     """
-    prepare = ""
-    if trigger_path is not None:
-        prepare = f" AND (SELECT set_config('search_path', {literal(trigger_path)}, true)) IS NOT NULL"
+    prepare = f" AND {_found_by_triggers(trigger_path)}"
     columns = output_columns(stage)
     names = [quote(c.name) for c in stage.columns]
     types = [c.type for c in stage.columns]
@@ -87,6 +85,31 @@ def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables, trigger_path:
     if trigger_path is not None:
         owner.pin()
     return inserted, deleted
+
+
+def insert_all(owner: AsOwner, stage: Stage, tables: StageTables, source: str, trigger_path: str | None) -> int:
+    """Fill the output table, which is empty, with the rows of `source` (columns o<i>); how many."""
+    names = ", ".join(quote(c.name) for c in stage.columns)
+    columns = ", ".join(n for n, _ in output_columns(stage))
+    inserted = owner.run(
+        f"INSERT INTO {tables.output} ({names}) SELECT {columns} FROM ({source}) AS n "
+        f"WHERE {_found_by_triggers(trigger_path)}"
+    )
+    if trigger_path is not None:
+        owner.pin()
+    return inserted
+
+
+def all_as_delta(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
+    """Fill the delta table with the rows of the output table: all of them are new."""
+    names = ", ".join(quote(c.name) for c in stage.columns)
+    columns = ", ".join(n for n, _ in output_columns(stage))
+    owner.run(f"INSERT INTO {tables.delta} ({columns}, w) SELECT {names}, 1 FROM {tables.output}")
+
+
+def _found_by_triggers(path: str | None) -> str:
+    """A condition that holds, and gives triggers their search path."""
+    return "true" if path is None else f"(SELECT set_config('search_path', {literal(path)}, true)) IS NOT NULL"
 
 
 def difference_sql(stage: Stage, tables: StageTables, source: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql as psql
 
-from runnel.apply.output import table_hash
+from runnel.apply.ddl import index_result, look_away
 from runnel.apply.tables import typed
 from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
 from runnel.errors import RunnelError, TransientError, UserError
@@ -272,7 +272,7 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
             maker.run(f"ALTER TABLE {name} REPLICA IDENTITY FULL")
     except psycopg.Error as error:
         raise user_error(error) from None
-    index_result(conn, definition)
+    index_result(conn, name, columns)
     conn.execute(
         psql.SQL("COMMENT ON TABLE {} IS 'stream table, maintained by Runnel; do not write to it'").format(
             psql.Identifier(definition.name.schema, definition.name.name)
@@ -291,13 +291,6 @@ def as_maker(conn: psycopg.Connection, definition: Definition) -> Iterator[AsOwn
     with conn.transaction(), as_owner(conn, definition.owner, settings).at_work() as maker:
         yield maker
     look_away(conn)
-
-
-def index_result(conn: psycopg.Connection, definition: Definition) -> None:
-    """The index by which rows to remove are found."""
-    columns = definition.compiled.description.columns
-    # PostgreSQL finds a free name: ours could meet another one, cut off at 63 bytes.
-    conn.execute(f"CREATE INDEX ON {definition.name.sql()} ({table_hash(columns)})".encode())
 
 
 def drop_state(conn: psycopg.Connection, pgt_id: int) -> None:
@@ -329,11 +322,6 @@ def release_sources(conn: psycopg.Connection) -> None:
     ).fetchall()
     for (pgt_id,) in orphans:
         drop_state(conn, pgt_id)
-
-
-def look_away(conn: psycopg.Connection) -> None:
-    """Tell our own event triggers that the DDL of this transaction is ours."""
-    conn.execute("SELECT set_config('pgtrickle.internal', 'on', true)")
 
 
 def not_found(name: Name) -> RunnelError:

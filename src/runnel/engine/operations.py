@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 
+from runnel.apply.ddl import look_away
 from runnel.catalog import store
 from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import StreamTable
@@ -251,7 +252,7 @@ class Operations:
         self.refresher.drop_leftovers()
 
     def _remove(self, publication: Publication, pgt_id: int, name: Name, *, cascade: bool) -> None:
-        defs.look_away(self.conn)
+        look_away(self.conn)
         publication.drop(pgt_id, f"stream table {name.name} was dropped")
         store.delete_stream_table(self.conn, pgt_id)
         defs.drop_state(self.conn, pgt_id)

@@ -7,8 +7,9 @@ from typing import Any
 
 import psycopg
 
+from runnel.apply.ddl import drop_result_index, index_result, look_away
 from runnel.apply.tables import typed
-from runnel.engine.definitions import Definition, as_maker, create_result, index_result, look_away
+from runnel.engine.definitions import Definition, as_maker, create_result
 from runnel.model.names import quote
 from runnel.model.types import Column
 from runnel.sql.describe import relation_columns, user_error
@@ -38,13 +39,13 @@ def reshape_result(conn: Connection, relid: int, definition: Definition) -> Resh
     look_away(conn)
     try:
         if [c.name for c in old] == [c.name for c in new[: len(old)]]:
-            conn.execute(f"DROP INDEX IF EXISTS {_rows_index(conn, relid)}".encode())
+            drop_result_index(conn, definition.name.sql())
             _retype(conn, definition, [n for o, n in zip(old, new, strict=False) if _shape(o) != _shape(n)])
             for column in new[len(old) :]:
                 item = typed(quote(column.name), column.type, column.collation)
                 with as_maker(conn, definition) as maker:
                     maker.run(f"ALTER TABLE {definition.name.sql()} ADD COLUMN {item}")
-            index_result(conn, definition)
+            index_result(conn, definition.name.sql(), new)
             return Reshaped(relid, True)
         conn.execute(f"DROP TABLE {definition.name.sql()}".encode())
     except psycopg.Error as error:
@@ -76,12 +77,3 @@ def _alter_types(conn: Connection, definition: Definition, columns: list[Column]
     )
     with as_maker(conn, definition) as maker:
         maker.run(f"ALTER TABLE {definition.name.sql()} {items}")
-
-
-def _rows_index(conn: Connection, relid: int) -> str:
-    row = conn.execute(
-        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s AND indexprs IS NOT NULL "
-        "AND pg_get_indexdef(indexrelid) LIKE '%%hash_record_extended%%' LIMIT 1",
-        (relid,),
-    ).fetchone()
-    return str(row[0]) if row else quote("pgt_no_such_index")

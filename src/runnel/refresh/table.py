@@ -9,8 +9,9 @@ import psycopg
 
 from runnel.apply import ddl
 from runnel.apply.log import write_log
-from runnel.apply.output import apply_delta, difference_sql
+from runnel.apply.output import all_as_delta, apply_delta, difference_sql, insert_all
 from runnel.apply.scratch import Scratch
+from runnel.apply.tables import StageTables
 from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
 from runnel.catalog.statistics import Statistics
 from runnel.model.frontier import POSTGRES, Frontier
@@ -59,11 +60,11 @@ class Shared:
 class TableRefresh:
     """One refresh of one stream table, opened when its transaction begins: all of them read one moment."""
 
-    def __init__(self, shared: Shared, table: Maintained, position: Position) -> None:
+    def __init__(self, shared: Shared, table: Maintained, position: Position, *, published: bool = False) -> None:
         """Open the table's sources, and settle at which version each is read."""
         if position.populated and not position.reinit and position.frontier.plan != table.fingerprint:
             position = replace(position, reinit="its plan changed, so its state must be rebuilt")
-        self.shared, self.table, self.position = shared, table, position
+        self.shared, self.table, self.position, self.published = shared, table, position, published
         self.steps = Steps()
         self.reading = Reading(
             conn=shared.conn, dsn=shared.dsn, spark=shared.sessions, table_id=table.id, name=table.name,
@@ -119,15 +120,15 @@ class TableRefresh:
             work = self._stage_work(owner)
             if outcome.action == "DIFFERENTIAL":
                 changed = _differential(work)
-            elif table.plan is None:
-                changed = self._recompute_in_postgres(work)
+            elif self._is_empty(owner):
+                changed = False
+                outcome.rows_inserted = self._fill(work)
             else:
-                changed = _rebuild(work)
+                changed = True
+                self._find_difference(work)
             if changed:
-                last = table.stages[-1]
                 with self.steps("apply"):
-                    path = table.settings.get("search_path")
-                    outcome.rows_inserted, outcome.rows_deleted = apply_delta(owner, last, table.tables(last), path)
+                    outcome.rows_inserted, outcome.rows_deleted = apply_delta(owner, *self._last, self._trigger_path)
         outcome.changed = bool(outcome.rows_inserted or outcome.rows_deleted)
         outcome.spark_jobs, outcome.rows_read = work.jobs, work.leaves.rows_read
         outcome.effort = next((e for s in self.sources.values() if (e := s.effort())), None)
@@ -143,18 +144,52 @@ class TableRefresh:
         for source in self.sources.values():
             source.lend()
 
-    def _recompute_in_postgres(self, work: StageWork) -> bool:
-        """Queries that have no plan: PostgreSQL evaluates them, and only the difference is written."""
+    @property
+    def _last(self) -> tuple[Stage, StageTables]:
+        """The last stage, which is the stream table itself."""
+        last = self.table.stages[-1]
+        return last, self.table.tables(last)
+
+    @property
+    def _trigger_path(self) -> str | None:
+        return self.table.settings.get("search_path")
+
+    def _is_empty(self, owner: AsOwner) -> bool:
+        """Whether the stream table is filled for the first time."""
+        if self.position.populated:
+            return False
+        return not owner.value(f"SELECT EXISTS (SELECT FROM {self._last[1].output})", "bool")
+
+    def _fill(self, work: StageWork) -> int:
+        """All rows straight into the stream table; the index and, if somebody needs it, the delta come afterwards."""
+        last, tables = self._last
+        rows = self._everything(work)
+        with self.steps("apply"):
+            ddl.look_away(work.owner.conn)
+            ddl.drop_result_index(work.owner.conn, tables.output)
+            inserted = insert_all(work.owner, last, tables, rows, self._trigger_path)
+            ddl.index_result(work.owner.conn, tables.output, last.columns)
+            if inserted and (self.table.logged or self.published):
+                all_as_delta(work.owner, last, tables)
+        return inserted
+
+    def _find_difference(self, work: StageWork) -> None:
+        """Everything anew; the rows that differ from the stream table's become its delta."""
+        last, tables = self._last
+        rows = self._everything(work)
+        with self.steps("merge" if self.table.plan is not None else "query"):
+            work.owner.run(f"INSERT INTO {tables.delta} {difference_sql(last, tables, rows)}")
+
+    def _everything(self, work: StageWork) -> str:
+        """A SELECT of all rows of the stream table, columns `o<i>`, from its sources as they are now."""
+        if self.table.plan is not None:
+            return _build(work)
+        # Queries that have no plan: PostgreSQL evaluates them.
         (stage,) = self.table.stages
-        tables = self.table.tables(stage)
         work.use(stage)
         self.lend()
         names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
-        with self.steps("query"):
-            query = self.table.over_lent or self.table.query
-            delta = difference_sql(stage, tables, f"SELECT * FROM ({query}) AS q({names})")
-            work.owner.run(f"INSERT INTO {tables.delta} {delta}")
-        return True
+        return f"SELECT * FROM ({self.table.over_lent or self.table.query}) AS q({names})"
 
 
 def _differential(work: StageWork) -> bool:
@@ -183,21 +218,20 @@ def _hand_on(work: StageWork, stage: Stage) -> None:
     apply_delta(work.owner, stage, tables)
 
 
-def _rebuild(work: StageWork) -> bool:
-    """Stage by stage from nothing; the rows of the last one that differ from the stream table's become its delta."""
+def _build(work: StageWork) -> str:
+    """Stage by stage from nothing; a SELECT of the rows of the last one."""
     table, conn = work.table, work.owner.conn
+    output = ""
     for stage in table.stages:
         tables, last = table.tables(stage), table.is_last(stage)
         work.use(stage)
         with work.steps("merge"):
             ddl.create_state(conn, stage, tables, table.owner, is_last=last)
         output = operations(stage).build(work, stage)
-        with work.steps("merge"):
-            if last:
-                work.owner.run(f"INSERT INTO {tables.delta} {difference_sql(stage, tables, output)}")
-            else:
+        if not last:
+            with work.steps("merge"):
                 names = ", ".join(quote(c.name) for c in stage.columns)
                 filled = work.owner.run(f"INSERT INTO {tables.output} ({names}) {output}")
                 work.leaves.stages[stage.index].filled = filled
                 ddl.index_output(conn, stage, tables)
-    return True
+    return output

@@ -141,7 +141,9 @@ def refresh_unit(place: Workplace, order: Order, followed: Sequence[str]) -> lis
             refreshes = []
             for member in members:
                 current = member.table.id
-                refreshes.append(TableRefresh(shared, member.table, member.position))
+                version = member.result.definition_version
+                published = publication.wants(current, changed=True, definition_version=version)
+                refreshes.append(TableRefresh(shared, member.table, member.position, published=published))
             for member, refresh in zip(members, refreshes, strict=True):
                 current = member.table.id
                 publication.prepare(member.result)
