@@ -54,12 +54,9 @@ def _carried(stage: Stage) -> dict[str, Computed]:
     }
 
 
-def load_query(
-    owner: AsOwner, stage: Stage, tables: StageTables, number: int, query: Query, names: Sequence[str]
-) -> int:
-    """Load rows of a branch that PostgreSQL itself has computed, by the names of the load table; how many."""
-    items = f"{number}::smallint, {_cast(stage, names)}"
-    text = f"INSERT INTO {tables.load} ({', '.join(['b', *names])}) SELECT {items} FROM ({query.text}) AS d"
+def load_query(owner: AsOwner, stage: Stage, tables: StageTables, query: Query, names: Sequence[str]) -> int:
+    """Load rows that PostgreSQL itself has computed, by the names of the load table; how many."""
+    text = f"INSERT INTO {tables.load} ({', '.join(names)}) SELECT {_cast(stage, names)} FROM ({query.text}) AS d"
     return owner.run(text, query.params or {"none": None})
 
 

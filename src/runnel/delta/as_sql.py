@@ -38,12 +38,13 @@ class Selected:
 
 
 def branch_sql(branch: Branch, number: int, part: Part, leaves: Mapping[int, Selected], *, grouped: bool) -> str:
-    """The load rows of a part: carried columns, weight and weighted sums, by the names of the load table.
+    """The load rows of a part: branch, carried columns, weight and weighted sums, by the names of the load table.
 
     `grouped` adds up equal rows. Texts are told apart by their bytes, whatever their collation says.
     """
     rows = tree_sql(branch, part.tree, leaves)
     weight = rows.weight if part.sign == 1 else f"-({rows.weight})"
+    first = f"{number}::int8 AS b"
     carried = [
         f"{_plain(branch.leaves[leaf], index)} AS {carried_name(number, i)}"
         for i, (leaf, index) in enumerate(branch.carried)
@@ -51,13 +52,13 @@ def branch_sql(branch: Branch, number: int, part: Part, leaves: Mapping[int, Sel
     values = [branch.leaves[leaf].column(index) for leaf, index in branch.sums]
     if not grouped:
         sums = [f"{weight} * {value} AS s{k}" for k, value in enumerate(values)]
-        return f"SELECT {', '.join([*carried, f'({weight})::int8 AS w', *sums])} FROM ({rows.text}) AS t"
+        return f"SELECT {', '.join([first, *carried, f'({weight})::int8 AS w', *sums])} FROM ({rows.text}) AS t"
     sums = [f"sum({_times(weight, value)}) AS s{k}" for k, value in enumerate(values)]
-    positions = ", ".join(str(i + 1) for i in range(len(carried)))
+    positions = ", ".join(str(i + 2) for i in range(len(carried)))
     # Without columns to group by there would be a row even over nothing.
     ending = f"GROUP BY {positions}" if positions else "HAVING count(*) > 0"
     total = "count(*)" if weight == "1" else f"sum({weight})::int8"
-    return f"SELECT {', '.join([*carried, f'{total} AS w', *sums])} FROM ({rows.text}) AS t {ending}"
+    return f"SELECT {', '.join([first, *carried, f'{total} AS w', *sums])} FROM ({rows.text}) AS t {ending}"
 
 
 def _times(weight: str, value: str) -> str:

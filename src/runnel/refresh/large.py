@@ -20,7 +20,7 @@ from runnel.model.types import DECIMAL_DIGITS
 from runnel.plan.stage import Branch, Leaf, Stage, carried_name
 from runnel.ports.rows import Frame, Query, Rows, arrow_type
 from runnel.refresh.leaves import Leaves
-from runnel.sources.slices import sliced_frame
+from runnel.sources.slices import printed_frame
 
 # Doubled percent signs are text.
 _PARAMETER = re.compile(r"%%|%\((\w+)\)s")
@@ -45,22 +45,29 @@ class LargeBranch:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of its load rows: carried columns, weight, and sums, which are decimals whatever their form."""
+        """Of its load rows: branch, carried columns, weight, and sums, which are numbers whatever their form."""
         computed = [self.branch.leaves[leaf].computed[i] for leaf, i in self.branch.carried]
         carried = [(carried_name(self.number, i), arrow_type(c.form)) for i, c in enumerate(computed)]
-        forms = [self.branch.leaves[leaf].computed[i].form for leaf, i in self.branch.sums]
-        scales = [form.scale if form.kind == "decimal" else 0 for form in forms]
-        sums = [(f"s{k}", pa.decimal128(DECIMAL_DIGITS, scale)) for k, scale in enumerate(scales)]
-        return pa.schema([*carried, ("w", pa.int64()), *sums])
+        sums = [(f"s{k}", pa.decimal128(DECIMAL_DIGITS)) for k in range(len(self.branch.sums))]
+        return pa.schema([("b", pa.int64()), *carried, ("w", pa.int64()), *sums])
 
     def frame(self) -> Frame | None:
-        """Its load rows as tasks let PostgreSQL compute them; None when nothing has changed."""
+        """Its load rows as tasks let PostgreSQL compute and then print them; None when nothing has changed."""
         queries = list(self._queries(self.leaves.reading.spark.parallelism))
-        return sliced_frame(self.leaves.reading, queries, self.schema) if queries else None
+        return printed_frame(self.leaves.reading, queries, self.schema, self.settings) if queries else None
 
     def queries(self) -> list[Query]:
         """The SELECTs of its load rows, for the refresh transaction."""
         return list(self._queries(0))
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """For the sessions that run them.
+
+        Nobody analyses tables of changes, and where PostgreSQL expects few it would look through a whole table for
+        each.
+        """
+        return {"enable_nestloop": "off"} if self.changes else {}
 
     def _queries(self, most: int) -> Iterator[Query]:
         """One SELECT per part and slice; `most` slices of each part, or none at all (0)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -18,13 +18,11 @@ from runnel.refresh.leaves import Evaluator, Leaves
 from runnel.refresh.maintained import Maintained
 from runnel.refresh.steps import Steps
 from runnel.refresh.terms import read_changes, read_everything
-from runnel.sources.arrow import printed
+from runnel.sources.arrow import table_as_csv
 from runnel.spark.job import run
-from runnel.spark.relay import relayed
+from runnel.spark.relay import printed, relayed
 from runnel.spark.session import Sessions
 from runnel.spark.terms import is_large, load_names, terms_frame
-
-_POSTGRES: tuple[Evaluator, ...] = ("slices", "here")
 
 
 @dataclass
@@ -65,25 +63,42 @@ class StageWork:
         self._load_branches(stage, who, changes=False)
 
     def _load_branches(self, stage: Stage, who: Sequence[Evaluator], *, changes: bool) -> bool:
-        """Each branch by whoever evaluates it; what Spark has a part in is one job."""
+        """Each branch by whoever evaluates it; those that Spark joins are one job."""
         # From nothing there is nothing to cancel, and rows without groups need not be added up.
         adds_up = changes or not isinstance(stage.head, RowsHead)
-        large = {
-            n: LargeBranch(stage, n, self.leaves, changes, adds_up) for n, each in enumerate(who) if each in _POSTGRES
-        }
-        here = sum(self._load_here(stage, large[n]) for n in large if who[n] == "here")
+        loaded = False
+        rest = []
+        for number, each in enumerate(who):
+            branch = LargeBranch(stage, number, self.leaves, changes, adds_up)
+            if each == "here":
+                loaded |= self._load_here(branch)
+            elif each == "slices":
+                loaded |= self._load_slices(branch)
+            else:
+                rest.append(number)
         with self.steps("read"):
-            read = read_changes if changes else read_everything
-            work = read(stage, self.leaves, [n for n in range(len(who)) if n not in large])
-        with self.steps("plan"):
-            frames = {n: frame for n in large if who[n] == "slices" and (frame := large[n].frame()) is not None}
-        return self._load(stage, work, frames, adds_up) or here > 0
+            work = (read_changes if changes else read_everything)(stage, self.leaves, rest)
+        return self._load(stage, work, adds_up) or loaded
 
-    def _load_here(self, stage: Stage, branch: LargeBranch) -> int:
-        """A branch that the refresh transaction joins itself; how many rows."""
-        tables, names = self.tables(stage), branch.schema.names
+    def _load_here(self, branch: LargeBranch) -> bool:
+        """A branch that the refresh transaction joins itself."""
+        owner = self.owner.under({**self.owner.settings, **branch.settings})
+        names, tables = branch.schema.names, self.tables(branch.stage)
         with self.steps("read"):
-            return sum(load_query(self.owner, stage, tables, branch.number, q, names) for q in branch.queries())
+            owner.pin()
+            loaded = sum(load_query(owner, branch.stage, tables, query, names) for query in branch.queries())
+            for name in branch.settings:
+                owner.conn.execute(f"RESET {name}".encode())
+        return loaded > 0
+
+    def _load_slices(self, branch: LargeBranch) -> bool:
+        """A branch that tasks let PostgreSQL join, slice by slice."""
+        with self.steps("plan"):
+            frame = branch.frame()
+        if frame is None:
+            return False
+        self.jobs += 1
+        return self._relay(branch.stage, branch.schema.names, frame)
 
     def _load_leaves(self, stage: Stage) -> bool:
         """Nothing to join: what PostgreSQL reads is what it would be given back."""
@@ -98,26 +113,26 @@ class StageWork:
                     total += loaded
         return total > 0
 
-    def _load(self, stage: Stage, work: list[Work], frames: Mapping[int, Frame], adds_up: bool) -> bool:
-        if not work and not frames:
+    def _load(self, stage: Stage, work: list[Work], adds_up: bool) -> bool:
+        if not work:
             return False
         self.jobs += 1
-        names = load_names(stage, {*frames, *(w.number for w in work)})
-        large = bool(frames) or is_large(self.sessions, work)
+        names = load_names(stage, {w.number for w in work})
+        large = is_large(self.sessions, work)
         with self.steps("plan"):
-            frame = terms_frame(self.sessions, stage, work, self.leaves, frames, adds_up=adds_up or not large)
+            frame = terms_frame(self.sessions, stage, work, self.leaves, adds_up=adds_up or not large)
         if large:
-            return self._load_large(stage, names, frame)
+            return self._relay(stage, names, printed(frame))
         with self.steps("spark"):
             rows = run(frame)
         if not rows.num_rows:
             return False
         with self.steps("load"):
-            load(self.owner, stage, self.tables(stage), names, printed(rows))
+            load(self.owner, stage, self.tables(stage), names, table_as_csv(rows))
         return True
 
-    def _load_large(self, stage: Stage, names: list[str], frame: Frame) -> bool:
-        """Rows of any number: the driver passes them on, and holds a few megabytes."""
+    def _relay(self, stage: Stage, names: list[str], frame: Frame) -> bool:
+        """Printed rows of any number: the driver passes them on, and holds a few megabytes."""
         with ExitStack() as until_loaded:
             with self.steps("spark"):
                 relay = until_loaded.enter_context(relayed(frame))

@@ -37,7 +37,7 @@ def read_arrow(owner: AsOwner, query: Query, schema: pa.Schema) -> pa.Table:
     return parse_csv(bytes(chunks), schema)
 
 
-def printed(table: pa.Table) -> Iterator[bytes]:
+def table_as_csv(table: pa.Table) -> Iterator[bytes]:
     """An Arrow table as the text that COPY reads."""
     for batch in table.to_batches(max_chunksize=65536):
         yield render_csv(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from runnel.ports.rows import Frame, Query
 from runnel.ports.source import Reading
 from runnel.sources.arrow import binary_types
 from runnel.sources.statements import after_query
-from runnel.spark.slices import Slices, slices_frame
+from runnel.spark.slices import Slices, printed_slices, slices_frame
 
 # A slice is at least 8 MiB of pages: a smaller one costs its task more than it saves.
 _LEAST_PAGES = 1024
@@ -71,10 +71,20 @@ class WholeTables:
 
 def sliced_frame(reading: Reading, queries: Sequence[Query], schema: pa.Schema) -> Frame:
     """SELECTs of the owner's, each run by a task: together the rows of a DataFrame."""
-    owner = reading.as_owner
+    return slices_frame(reading.spark, _slices(reading, queries, schema, {}))
+
+
+def printed_frame(reading: Reading, queries: Sequence[Query], schema: pa.Schema, settings: Mapping[str, str]) -> Frame:
+    """The same under more settings, and printed by the tasks (`runnel.spark.printing`): Spark does not see the rows."""
+    as_text = [field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in schema]
+    return printed_slices(reading.spark, _slices(reading, queries, pa.schema(as_text), settings))
+
+
+def _slices(reading: Reading, queries: Sequence[Query], schema: pa.Schema, settings: Mapping[str, str]) -> Slices:
+    owner = reading.as_owner.under({**reading.as_owner.settings, **settings})
     types = binary_types(schema)
     texts = [owner.typed_select_sql(query.text, query.params or {"none": None}, types) for query in queries]
-    return slices_frame(reading.spark, Slices(reading.dsn, reading.exported, owner.settings, schema, texts))
+    return Slices(reading.dsn, reading.exported, owner.settings, schema, texts)
 
 
 def _step(pages: int, most: int) -> int:

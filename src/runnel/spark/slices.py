@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from runnel.spark.printing import PRINTED, print_batches
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -39,6 +41,14 @@ def slices_frame(sessions: Sessions, slices: Slices) -> DataFrame:
     # A range of n partitions puts exactly one slice into each task.
     numbers = sessions.large.range(0, len(slices.queries), 1, len(slices.queries))
     return numbers.mapInArrow(slice_reader(slices), from_arrow_schema(slices.schema))
+
+
+def printed_slices(sessions: Sessions, slices: Slices) -> DataFrame:
+    """The rows of all slices as `runnel.spark.relay` passes them on: nothing but PostgreSQL looks at them."""
+    # The JVM hands on bytes: there is nothing to compile or to adapt.
+    numbers = sessions.small.range(0, len(slices.queries), 1, len(slices.queries))
+    read = slice_reader(slices)
+    return numbers.mapInArrow(lambda batches: print_batches(read(batches)), PRINTED)
 
 
 def slice_reader(slices: Slices) -> SliceReader:

@@ -5,7 +5,7 @@ One Spark job per stage, whatever the number of changed leaves and branches.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import reduce
 from typing import Protocol
 
@@ -47,20 +47,19 @@ def terms_frame(
     stage: Stage,
     work: Sequence[Work],
     scans: Scans,
-    joined: Mapping[int, DataFrame],
     *,
     adds_up: bool,
 ) -> DataFrame:
     """The stage's load rows, yet to be computed: per branch its carried columns, weight and sums.
 
-    `joined`: branches, by number, that are joined where they are read. `adds_up`: whether equal rows become one.
+    `adds_up`: whether equal rows become one.
     """
-    small = not joined and not is_large(sessions, work)
-    parts = [frame.selectExpr(f"{number}S AS b", "*") for number, frame in joined.items()]
+    small = not is_large(sessions, work)
+    parts = []
     for w in work:
         parts += [_project(w.branch, w.number, rows, sign) for sign, rows in _parts(sessions, w, scans, small)]
     total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
-    names = load_names(stage, {*joined, *(w.number for w in work)})
+    names = load_names(stage, {w.number for w in work})
     return _add_up(stage, total, names) if adds_up else total.select(*names)
 
 
