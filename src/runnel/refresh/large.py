@@ -18,9 +18,10 @@ from runnel.delta.parts import Part, Version, required
 from runnel.delta.telescope import from_nothing, telescope
 from runnel.model.types import DECIMAL_DIGITS
 from runnel.plan.stage import Branch, Leaf, Stage, carried_name
-from runnel.ports.rows import Frame, Query, Rows, arrow_type
+from runnel.ports.rows import Query, Rows, arrow_type
 from runnel.refresh.leaves import Leaves
-from runnel.sources.slices import printed_frame
+from runnel.sources.slices import printable_slices
+from runnel.spark.slices import Slices
 
 # Doubled percent signs are text.
 _PARAMETER = re.compile(r"%%|%\((\w+)\)s")
@@ -51,10 +52,10 @@ class LargeBranch:
         sums = [(f"s{k}", pa.decimal128(DECIMAL_DIGITS)) for k in range(len(self.branch.sums))]
         return pa.schema([("b", pa.int64()), *carried, ("w", pa.int64()), *sums])
 
-    def frame(self) -> Frame | None:
-        """Its load rows as tasks let PostgreSQL compute and then print them; None when nothing has changed."""
+    def slices(self) -> Slices | None:
+        """The SELECTs of its load rows, for tasks; None when nothing has changed."""
         queries = list(self._queries(self.leaves.reading.spark.parallelism))
-        return printed_frame(self.leaves.reading, queries, self.schema, self.settings) if queries else None
+        return printable_slices(self.leaves.reading, queries, self.schema, self.settings) if queries else None
 
     def queries(self) -> list[Query]:
         """The SELECTs of its load rows, for the refresh transaction."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
 from runnel.apply.load import load, load_leaf, load_query
@@ -12,7 +12,6 @@ from runnel.apply.tables import StageTables
 from runnel.catalog.owner import AsOwner
 from runnel.delta.work import Work
 from runnel.plan.stage import LeafNode, RowsHead, Stage
-from runnel.ports.rows import Frame
 from runnel.refresh.large import LargeBranch
 from runnel.refresh.leaves import Evaluator, Leaves
 from runnel.refresh.maintained import Maintained
@@ -20,7 +19,7 @@ from runnel.refresh.steps import Steps
 from runnel.refresh.terms import read_changes, read_everything
 from runnel.sources.arrow import table_as_csv
 from runnel.spark.job import run
-from runnel.spark.relay import printed, relayed
+from runnel.spark.relay import Relay, relayed, relayed_slices
 from runnel.spark.session import Sessions
 from runnel.spark.terms import is_large, load_names, terms_frame
 
@@ -94,11 +93,11 @@ class StageWork:
     def _load_slices(self, branch: LargeBranch) -> bool:
         """A branch that tasks let PostgreSQL join, slice by slice."""
         with self.steps("plan"):
-            frame = branch.frame()
-        if frame is None:
+            slices = branch.slices()
+        if slices is None:
             return False
         self.jobs += 1
-        return self._relay(branch.stage, branch.schema.names, frame)
+        return self._relay(branch.stage, branch.schema.names, relayed_slices(self.sessions, slices))
 
     def _load_leaves(self, stage: Stage) -> bool:
         """Nothing to join: what PostgreSQL reads is what it would be given back."""
@@ -122,7 +121,7 @@ class StageWork:
         with self.steps("plan"):
             frame = terms_frame(self.sessions, stage, work, self.leaves, adds_up=adds_up or not large)
         if large:
-            return self._relay(stage, names, printed(frame))
+            return self._relay(stage, names, relayed(frame))
         with self.steps("spark"):
             rows = run(frame)
         if not rows.num_rows:
@@ -131,13 +130,13 @@ class StageWork:
             load(self.owner, stage, self.tables(stage), names, table_as_csv(rows))
         return True
 
-    def _relay(self, stage: Stage, names: list[str], frame: Frame) -> bool:
-        """Printed rows of any number: the driver passes them on, and holds a few megabytes."""
+    def _relay(self, stage: Stage, names: list[str], rows: AbstractContextManager[Relay]) -> bool:
+        """Rows of any number: the driver passes them on, and holds a few megabytes."""
         with ExitStack() as until_loaded:
             with self.steps("spark"):
-                relay = until_loaded.enter_context(relayed(frame))
-            if not relay.rows:
+                relay = until_loaded.enter_context(rows)
+            if not relay.size:
                 return False
             with self.steps("load"):
-                load(self.owner, stage, self.tables(stage), names, relay.chunks())
+                load(self.owner, stage, self.tables(stage), names, relay.chunks)
         return True

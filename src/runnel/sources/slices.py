@@ -12,7 +12,7 @@ from runnel.ports.rows import Frame, Query
 from runnel.ports.source import Reading
 from runnel.sources.arrow import binary_types
 from runnel.sources.statements import after_query
-from runnel.spark.slices import Slices, printed_slices, slices_frame
+from runnel.spark.slices import Slices, slices_frame
 
 # A slice is at least 8 MiB of pages: a smaller one costs its task more than it saves.
 _LEAST_PAGES = 1024
@@ -74,10 +74,12 @@ def sliced_frame(reading: Reading, queries: Sequence[Query], schema: pa.Schema) 
     return slices_frame(reading.spark, _slices(reading, queries, schema, {}))
 
 
-def printed_frame(reading: Reading, queries: Sequence[Query], schema: pa.Schema, settings: Mapping[str, str]) -> Frame:
-    """The same under more settings, and printed by the tasks (`runnel.spark.printing`): Spark does not see the rows."""
+def printable_slices(
+    reading: Reading, queries: Sequence[Query], schema: pa.Schema, settings: Mapping[str, str]
+) -> Slices:
+    """SELECTs for tasks under more settings, whose rows are only printed: numbers stay text."""
     as_text = [field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in schema]
-    return printed_slices(reading.spark, _slices(reading, queries, pa.schema(as_text), settings))
+    return _slices(reading, queries, pa.schema(as_text), settings)
 
 
 def _slices(reading: Reading, queries: Sequence[Query], schema: pa.Schema, settings: Mapping[str, str]) -> Slices:

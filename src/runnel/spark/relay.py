@@ -3,20 +3,28 @@
 The driver holds a few megabytes at a time. It passes the rows on itself, because only its own transaction can write
 what that transaction is to see: rows that tasks committed would be invisible in the refresh's snapshot. First all tasks
 compute and print, side by side, and keep the bytes on their disks; then these are fetched piece by piece.
+
+Rows that Spark has computed are a DataFrame. Rows that PostgreSQL has computed for a task are none of Spark's business:
+they are an RDD of bytes, which costs the JVM a quarter of what the same bytes in a DataFrame do (80 MB: 0.8 s against
+3.1 s).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark import StorageLevel
+from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame
 
 from runnel.spark.job import failure
-from runnel.spark.printing import PRINTED, print_batches
+from runnel.spark.session import Sessions
+from runnel.spark.slices import Slices, slice_rows
 
 _AT_ONCE = 16 * 2**20
 """About how many bytes are fetched at a time."""
@@ -26,37 +34,99 @@ _AT_ONCE = 16 * 2**20
 class Relay:
     """Rows that have been computed and wait to be fetched."""
 
-    printed: DataFrame
-    rows: int
     size: int
     """In bytes."""
-
-    def chunks(self) -> Iterator[bytes]:
-        """The rows as CSV."""
-        parts = -(-self.size // _AT_ONCE)
-        pieces = self.printed.select("bytes")
-        if parts == 1:
-            yield from (bytes(piece) for piece in pieces.toArrow().column(0).to_pylist())
-            return
-        # A partition is fetched as a whole, and may be as large as all that a task has read.
-        for piece in pieces.repartition(parts).toLocalIterator(prefetchPartitions=True):
-            yield bytes(piece[0])
-
-
-def printed(rows: DataFrame) -> DataFrame:
-    """Rows that Spark computes, as its tasks print them."""
-    return rows.mapInArrow(print_batches, PRINTED)
+    chunks: Iterable[bytes]
+    """The rows as CSV."""
 
 
 @contextmanager
-def relayed(printed: DataFrame) -> Iterator[Relay]:
-    """Compute printed rows, and keep them on the disks of the executors until the block ends."""
-    kept = printed.persist(StorageLevel.DISK_ONLY)
+def relayed(rows: DataFrame) -> Iterator[Relay]:
+    """Compute and print rows, and keep them on the disks of the executors until the block ends."""
+    kept = rows.mapInArrow(_printed_batches, "bytes binary").persist(StorageLevel.DISK_ONLY)
     try:
-        try:
-            pieces = kept.selectExpr("rows", "length(bytes) AS size").toArrow().to_pydict()
-        except Py4JJavaError as error:
-            raise failure(error) from error
-        yield Relay(kept, sum(pieces["rows"]), sum(pieces["size"]))
+        with _in_words():
+            sizes = kept.selectExpr("length(bytes) AS size").toArrow().column(0).to_pylist()
+        yield Relay(sum(sizes), _rows_fetched(kept))
     finally:
         kept.unpersist()
+
+
+@contextmanager
+def relayed_slices(sessions: Sessions, slices: Slices) -> Iterator[Relay]:
+    """The same with rows that PostgreSQL has computed: each task runs a SELECT and prints what comes."""
+    numbers = sessions.base.sparkContext.parallelize(range(len(slices.queries)), len(slices.queries))
+    kept = numbers.mapPartitions(lambda each: _printed_slices(slices, each)).persist(StorageLevel.DISK_ONLY)
+    try:
+        with _in_words():
+            sizes = kept.mapPartitions(lambda pieces: [[len(piece) for piece in pieces]]).collect()
+        yield Relay(sum(map(sum, sizes)), _fetched(kept, sizes))
+    finally:
+        kept.unpersist()
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise failure(error) from error
+
+
+def _rows_fetched(kept: DataFrame) -> Iterator[bytes]:
+    """The pieces of all partitions, which Spark keeps small."""
+    with _in_words():
+        yield from (bytes(row[0]) for row in kept.toLocalIterator(prefetchPartitions=True))
+
+
+def _fetched(kept: RDD[bytes], sizes: Sequence[Sequence[int]]) -> Iterator[bytes]:
+    """The pieces of all partitions, some at a time; the next ones are fetched while those before are written."""
+    context = kept.context
+
+    def fetch(partition: int, start: int, end: int) -> list[bytes]:
+        # What stands before is passed over: it comes from the executor's disk and is not sent.
+        return context.runJob(kept, lambda pieces: islice(pieces, start, end), [partition])
+
+    with _in_words(), ThreadPoolExecutor(1) as ahead:
+        waiting = [(p, a, b) for p, pieces in enumerate(sizes) for a, b in _portions(pieces)]
+        following = ahead.submit(fetch, *waiting[0]) if waiting else None
+        for number in range(len(waiting)):
+            assert following is not None
+            pieces = following.result()
+            following = ahead.submit(fetch, *waiting[number + 1]) if number + 1 < len(waiting) else None
+            yield from pieces
+
+
+def _portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Runs of pieces that are fetched together.
+
+    >>> list(_portions([3 * 2**20] * 12))
+    [(0, 5), (5, 10), (10, 12)]
+    """
+    start, total = 0, 0
+    for number, size in enumerate(sizes):
+        if total and total + size > _AT_ONCE:
+            yield start, number
+            start, total = number, 0
+        total += size
+    if total:
+        yield start, len(sizes)
+
+
+def _printed_batches(batches: Iterable[Any]) -> Iterator[Any]:
+    import pyarrow as pa  # noqa: PLC0415  (imported where the task runs)
+
+    from runnel.transport import render_csv  # noqa: PLC0415
+
+    for batch in batches:
+        if batch.num_rows:
+            yield pa.record_batch([pa.array([render_csv(batch)], pa.binary())], ["bytes"])
+
+
+def _printed_slices(slices: Slices, numbers: Iterable[int]) -> Iterator[bytes]:
+    from runnel.transport import render_csv  # noqa: PLC0415  (imported where the task runs)
+
+    for number in numbers:
+        for batch in slice_rows(slices, slices.queries[number]):
+            if batch.num_rows:
+                yield render_csv(batch)

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from runnel.spark.printing import PRINTED, print_batches
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -43,26 +41,18 @@ def slices_frame(sessions: Sessions, slices: Slices) -> DataFrame:
     return numbers.mapInArrow(slice_reader(slices), from_arrow_schema(slices.schema))
 
 
-def printed_slices(sessions: Sessions, slices: Slices) -> DataFrame:
-    """The rows of all slices as `runnel.spark.relay` passes them on: nothing but PostgreSQL looks at them."""
-    # The JVM hands on bytes: there is nothing to compile or to adapt.
-    numbers = sessions.small.range(0, len(slices.queries), 1, len(slices.queries))
-    read = slice_reader(slices)
-    return numbers.mapInArrow(lambda batches: print_batches(read(batches)), PRINTED)
-
-
 def slice_reader(slices: Slices) -> SliceReader:
     """A function for `mapInArrow`: each input row is the number of a SELECT, its rows are the output."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from _rows(slices, slices.queries[number])
+                yield from slice_rows(slices, slices.queries[number])
 
     return read
 
 
-def _rows(slices: Slices, query: str) -> Iterator[pa.RecordBatch]:
+def slice_rows(slices: Slices, query: str) -> Iterator[pa.RecordBatch]:
     """A slice's rows, straight from PostgreSQL's binary format: rows that pass through Python one by one cost more."""
     import adbc_driver_manager as adbc  # noqa: PLC0415  (imported where the task runs)
     from adbc_driver_postgresql import dbapi  # noqa: PLC0415
