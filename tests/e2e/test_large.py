@@ -26,6 +26,13 @@ QUERIES = {
     "total": "SELECT count(*) AS n, sum(total) AS usd, count(DISTINCT customer) AS people FROM orders",
     "joined": "SELECT o.id, c.name, o.total FROM orders o JOIN customers c ON c.id = o.customer",
     "padded": "SELECT c.id, c.country, o.total FROM customers c LEFT JOIN orders o ON o.customer = c.id",
+    "either": "SELECT c.id, c.name, o.id AS number, o.total FROM customers c FULL JOIN orders o ON o.customer = c.id",
+    "busy": """
+        SELECT c.id, c.name, t.n, o.id AS number FROM customers c
+        JOIN (SELECT customer, count(*) AS n FROM orders GROUP BY customer HAVING count(*) > 2) t ON t.customer = c.id
+        JOIN orders o ON o.customer = c.id AND o.id > t.n
+    """,
+    "absent": "SELECT id, name FROM customers c WHERE NOT EXISTS (SELECT FROM orders o WHERE o.customer = c.id)",
     "by_country": """
         SELECT c.country, date_trunc('month', o.at AT TIME ZONE 'UTC') AS month, sum(o.total) AS usd, count(*) AS n,
                count(DISTINCT o.customer) AS people
@@ -53,11 +60,20 @@ CHANGES = (
 )
 
 
+JOINS = ("joined", "padded", "by_country", "either")
+
+
 @pytest.mark.usefixtures("everything_is_large")
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize(("name", "spark"), [*((n, False) for n in QUERIES), *((n, True) for n in JOINS)])
 def test_what_tasks_compute_equals_the_query(
-    db: psycopg.Connection, client: runnel.Client, check: Callable[..., None], name: str
+    db: psycopg.Connection,
+    client: runnel.Client,
+    check: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    spark: bool,
 ) -> None:
+    monkeypatch.setattr("runnel.spark.session.Sessions.joins", spark)
     db.execute(TABLES.encode())
     client.create_stream_table("s", QUERIES[name], refresh_mode="DIFFERENTIAL")
     check("s")

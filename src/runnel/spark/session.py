@@ -82,13 +82,17 @@ class Sessions:
     large: SparkSession
     owned: bool
     small_rows: int = SMALL_ROWS
-    joins: bool = False
-    """Whether Spark joins what PostgreSQL could join itself, because all of it is PostgreSQL's."""
+    joins_in_spark: bool = False
 
     @property
     def threshold(self) -> int:
         """Work on more rows than this is done by tasks, from the source to the sink."""
         return self.small_rows
+
+    @property
+    def joins(self) -> bool:
+        """Whether Spark joins what PostgreSQL could join itself, because all rows are PostgreSQL's own."""
+        return self.joins_in_spark
 
     def frame(self, table: pa.Table, *, small: bool) -> DataFrame:
         """An Arrow table as a DataFrame; beside large ones, one with few rows is sent to all tasks."""
