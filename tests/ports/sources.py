@@ -33,6 +33,7 @@ from runnel.sources.ducklake.attach import attach
 from runnel.sources.ducklake.source import LakeTableSource
 from runnel.sources.postgres.tables import CapturedTable
 from runnel.sources.registry import Kinds, all_kinds, capture_sources, open_sources
+from runnel.sources.slices import sliced_frame
 from runnel.sources.stage.source import HiddenStage
 from runnel.sources.streamtable.source import UpstreamTable
 from runnel.spark.job import run
@@ -182,8 +183,26 @@ class Opened:
 
     def framed(self, leaf: Leaf, restriction: Restriction | None = None) -> Bag | None:
         """The leaf as tasks read it, if they can."""
-        frame = self.source.read(leaf, restriction).frame
-        return None if frame is None else _bag(run(frame()), len(leaf.computed))
+        table = self._by_tasks(self.source.read(leaf, restriction), leaf_schema(leaf, weight=False))
+        return None if table is None else _bag(table, len(leaf.computed))
+
+    def framed_delta(self, leaf: Leaf, since: Version | None) -> Bag | None:
+        """What changed as tasks read it, if they can; slices are netted by whoever adds them up."""
+        found = self.source.delta(leaf, since)
+        if found is None:
+            return Counter()
+        table = self._by_tasks(found, leaf_schema(leaf, weight=True))
+        if table is None:
+            return None
+        total: Bag = Counter()
+        for *row, weight in zip(*(table.column(i).to_pylist() for i in range(len(leaf.computed) + 1)), strict=True):
+            total[tuple(row)] += weight
+        return Counter({row: weight for row, weight in total.items() if weight})
+
+    def _by_tasks(self, rows: Rows, schema: pa.Schema) -> pa.Table | None:
+        if rows.slices is not None:
+            return run(sliced_frame(self.reading, rows.slices(2), schema))
+        return None if rows.frame is None else run(rows.frame())
 
     def delta(self, leaf: Leaf, since: Version | None) -> Bag:
         """What changed, with weights; each row comes once."""
@@ -343,7 +362,7 @@ CASES = (
     Case("hidden stage", HiddenStage, _hidden_stage, moves=False, counts=False, framed=False, lent=False),
     Case(
         "constant rows", ConstantRows, _constant,
-        moves=False, has_changes=False, counts=False, framed=False, indexed=False, lent=False,
+        moves=False, has_changes=False, counts=False, indexed=False, lent=False,
     ),
 )  # fmt: skip
 
