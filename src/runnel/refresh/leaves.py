@@ -69,6 +69,7 @@ class Leaves:
         else:
             assert rows.select is not None
             table = read_arrow(self.reading.as_owner, rows.select(), schema)
+        self.reading.spark.meter.driver(table.num_rows)
         self.count(leaf, table.num_rows)
         return table
 
@@ -112,6 +113,7 @@ class Leaves:
         assert rows.select is not None
         schema = leaf_schema(leaf, columns, weight=columns is not None)
         table = read_arrow(self.reading.as_owner, rows.select(), schema)
+        self.reading.spark.meter.driver(table.num_rows)
         self.count(leaf, table.num_rows)
         return table
 

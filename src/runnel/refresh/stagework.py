@@ -33,8 +33,6 @@ class StageWork:
     scratch: Scratch
     sessions: Sessions
     steps: Steps
-    jobs: int = 0
-    """Spark jobs so far."""
 
     def tables(self, stage: Stage) -> StageTables:
         """Where a stage keeps its rows."""
@@ -78,7 +76,6 @@ class StageWork:
     def _load(self, stage: Stage, work: list[Work]) -> bool:
         if not work:
             return False
-        self.jobs += 1
         with self.steps("plan"):
             frame = terms_frame(self.sessions, stage, work, self.leaves)
         names = load_names(stage, work)
@@ -86,6 +83,7 @@ class StageWork:
             return self._load_large(stage, names, frame)
         with self.steps("spark"):
             rows = run(frame)
+        self.sessions.meter.small_job(rows.num_rows)
         if not rows.num_rows:
             return False
         with self.steps("load"):
@@ -96,7 +94,7 @@ class StageWork:
         """Rows of any number: the driver passes them on, and holds a few megabytes."""
         with ExitStack() as until_loaded:
             with self.steps("spark"):
-                relay = until_loaded.enter_context(relayed(frame))
+                relay = until_loaded.enter_context(relayed(frame, self.sessions.meter))
             if not relay.rows:
                 return False
             with self.steps("load"):

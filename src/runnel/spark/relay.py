@@ -18,6 +18,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from runnel.spark.job import failure
+from runnel.spark.meter import Meter
 
 _CHUNK = pa.schema([("rows", pa.int64()), ("bytes", pa.binary())])
 
@@ -30,24 +31,29 @@ class Relay:
     rows: int
     size: int
     """In bytes."""
+    meter: Meter
 
     def chunks(self) -> Iterator[bytes]:
         """The rows as CSV, one partition after the other."""
-        for chunk in self.printed.select("bytes").toLocalIterator(prefetchPartitions=True):
-            yield bytes(chunk[0])
+        with self.meter.jobs():
+            for chunk in self.printed.select("bytes").toLocalIterator(prefetchPartitions=True):
+                yield bytes(chunk[0])
+        self.meter.driver(self.rows)
 
 
 @contextmanager
-def relayed(rows: DataFrame) -> Iterator[Relay]:
+def relayed(rows: DataFrame, meter: Meter) -> Iterator[Relay]:
     """Compute rows, keep them on the disks of the executors until the block ends."""
     printed = rows.mapInArrow(_print, "rows bigint, bytes binary").persist(StorageLevel.DISK_ONLY)
     try:
         try:
-            total = printed.selectExpr("coalesce(sum(rows), 0L)", "coalesce(sum(length(bytes)), 0L)").first()
+            with meter.jobs():
+                total = printed.selectExpr("coalesce(sum(rows), 0L)", "coalesce(sum(length(bytes)), 0L)").first()
         except Py4JJavaError as error:
             raise failure(error) from error
         assert total is not None
-        yield Relay(printed, int(total[0]), int(total[1]))
+        meter.written(int(total[0]), int(total[1]))
+        yield Relay(printed, int(total[0]), int(total[1]), meter)
     finally:
         printed.unpersist()
 

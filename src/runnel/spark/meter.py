@@ -1,0 +1,140 @@
+"""Counts what one refresh has Spark and the driver do.
+
+What tasks read is counted in the tasks, by an accumulator: no job more, and no row looked at twice. What they print is
+counted where it is printed (`runnel.spark.relay`). Jobs and tasks are counted by Spark itself, under a group that only
+these jobs have and that Spark's pages show. In the small there is nothing to ask: one job, one task.
+
+Whatever cannot be learnt is left out: counting never fails a refresh.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from runnel.model.work import WorkDone
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+
+Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function for `mapInArrow`."""
+Counts = dict[int, tuple[int, int]]
+"""Rows and bytes, by the number of the meter."""
+
+log = logging.getLogger(__name__)
+
+_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+_PATIENCE = 2000
+"""Milliseconds to wait for Spark's own book-keeping, which lags behind its jobs."""
+
+_numbers = itertools.count(1)
+_accumulators: weakref.WeakKeyDictionary[SparkContext, Accumulator[Counts]] = weakref.WeakKeyDictionary()
+"""One per application, for all meters: PySpark keeps each accumulator for ever."""
+
+
+@dataclass
+class Meter:
+    """The work of one refresh of one stream table, while it is done."""
+
+    context: SparkContext | None = None
+    """Without one nothing of Spark's is counted."""
+    name: str = "runnel"
+    """What Spark's pages call the jobs."""
+    work: WorkDone = field(default_factory=WorkDone)
+    number: int = field(default_factory=lambda: next(_numbers))
+
+    def small_job(self, rows: int) -> None:
+        """A job in the small, whose rows the driver collected: one task, because everything is one partition."""
+        self._add(jobs=1, tasks=1, driver_rows=rows)
+
+    def driver(self, rows: int) -> None:
+        """Rows that the driver has read or passed on."""
+        self._add(driver_rows=rows)
+
+    def written(self, rows: int, size: int = 0) -> None:
+        """Rows that tasks have printed or written."""
+        self._add(written_rows=rows, written_bytes=size)
+
+    def scanned(self, rows: int, size: int) -> None:
+        """Files that Spark scans by itself, as their catalog describes them."""
+        self._add(read_rows=rows, read_bytes=size)
+
+    def reading(self, read: Mapped) -> Mapped:
+        """A function for `mapInArrow`, whose rows count as read by tasks."""
+        return read if self.context is None else _counted(read, _accumulator(self.context), self.number)
+
+    @contextmanager
+    def jobs(self) -> Iterator[None]:
+        """Count the jobs that are started inside, and what their tasks read."""
+        context = self.context
+        if context is None:
+            yield
+            return
+        group = f"runnel-{self.number}-{next(_numbers)}"
+        before = [context.getLocalProperty(key) for key in _PROPERTIES]
+        context.setJobGroup(group, self.name)
+        try:
+            yield
+        finally:
+            for key, value in zip(_PROPERTIES, before, strict=True):
+                context._jsc.setLocalProperty(key, value)  # None forgets it
+        jobs, tasks = _counted_jobs(context, group)
+        rows, size = _accumulator(context).value.pop(self.number, (0, 0))
+        self._add(jobs=jobs, tasks=tasks, read_rows=rows, read_bytes=size)
+
+    def _add(self, **counts: int) -> None:
+        self.work += WorkDone(**counts)
+
+
+def _counted(read: Mapped, total: Accumulator[Counts], number: int) -> Mapped:
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in read(batches):
+            total.add({number: (batch.num_rows, batch.nbytes)})
+            yield batch
+
+    return counted
+
+
+class _Sums:
+    """How the counts of tasks are added up."""
+
+    def zero(self, value: Counts) -> Counts:  # noqa: ARG002
+        return {}
+
+    def addInPlace(self, total: Counts, more: Counts) -> Counts:  # noqa: N802  (PySpark's name)
+        for number, (rows, size) in more.items():
+            known = total.get(number, (0, 0))
+            total[number] = known[0] + rows, known[1] + size
+        return total
+
+
+def _accumulator(context: SparkContext) -> Accumulator[Counts]:
+    if context not in _accumulators:
+        sums: Any = _Sums()  # it need not inherit, and tasks need not import what it would inherit from
+        _accumulators[context] = context.accumulator({}, sums)
+    return _accumulators[context]
+
+
+def _counted_jobs(context: SparkContext, group: str) -> tuple[int, int]:
+    """How many jobs a group had, and how many tasks these."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415  (tasks import this module)
+
+    jobs = tasks = 0
+    try:
+        spark: Any = context._jsc.sc()
+        spark.listenerBus().waitUntilEmpty(_PATIENCE)
+        store = spark.statusStore()
+        for job in context.statusTracker().getJobIdsForGroup(group):
+            jobs += 1
+            tasks += int(store.job(job).numCompletedTasks())
+    except Py4JError as error:
+        log.debug("the jobs of %s were not counted to the end: %s", group, type(error).__name__)
+    return jobs, tasks

@@ -1,0 +1,125 @@
+"""By whom a refresh was evaluated: the counts in the history are those of the rows that were there."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+import runnel
+from runnel.cli.main import app
+from runnel.model.work import WorkDone
+from tests.e2e.helpers import Stream, last_refresh, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLES = """
+CREATE TABLE customers (id int PRIMARY KEY, country text);
+CREATE TABLE orders (id int PRIMARY KEY, customer int, total numeric(10,2));
+INSERT INTO customers SELECT i, 'c' || i % 3 FROM generate_series(1, 40) i;
+INSERT INTO orders SELECT i, i % 40 + 1, i FROM generate_series(1, 400) i;
+"""
+JOINED = "SELECT o.id, c.country, o.total FROM orders o JOIN customers c ON c.id = o.customer"
+GROUPS = "SELECT customer, sum(total) AS usd FROM orders GROUP BY customer"
+
+
+@pytest.fixture
+def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 1)
+
+
+def work(client: runnel.Client, name: str) -> WorkDone | None:
+    return last_refresh(client, name).work
+
+
+def test_few_rows_are_counted_one_by_one(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
+    db.execute(TABLES.encode())
+    stream("joined", JOINED)
+    assert work(client, "joined") == WorkDone(jobs=1, tasks=1, driver_rows=400 + 40 + 400)
+    db.execute("INSERT INTO orders VALUES (401, 1, 1), (402, 1, 2), (403, 2, 3), (404, NULL, 4)")
+    client.refresh("joined")
+    read, joined = 4 + 2, 3
+    assert work(client, "joined") == WorkDone(jobs=1, tasks=1, driver_rows=read + joined)
+    assert last_refresh(client, "joined").spark_jobs == 1
+
+
+def test_what_needs_no_join_stays_in_postgresql(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
+    db.execute(TABLES.encode())
+    stream("groups", GROUPS)
+    db.execute("UPDATE orders SET total = total + 1 WHERE id <= 5")
+    client.refresh("groups")
+    assert last_refresh(client, "groups").changes_read == 10
+    assert work(client, "groups") == WorkDone()
+    assert str(work(client, "groups")) == "PostgreSQL alone"
+
+
+def test_a_refresh_with_nothing_to_do_has_no_work(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream
+) -> None:
+    db.execute(TABLES.encode())
+    stream("joined", JOINED)
+    client.refresh("joined")
+    idle = last_refresh(client, "joined")
+    assert (idle.action, idle.changes_read, idle.work, idle.spark_jobs) == ("DIFFERENTIAL", 0, None, 0)
+    stored = "SELECT work IS NULL FROM pgtrickle.get_refresh_history('joined') ORDER BY refresh_id DESC LIMIT 1"
+    assert value(db, stored) is True
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_many_rows_are_counted_in_tasks(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream, spark: SparkSession
+) -> None:
+    db.execute(TABLES.encode())
+    counted = so_far(spark)
+    stream("joined", JOINED)
+    first = work(client, "joined")
+    assert first is not None
+    assert (first.read_rows, first.written_rows, first.driver_rows) == (400 + 40, 400, 400)
+    assert (first.jobs, first.tasks) == so_far(spark, counted), "as many as Spark has started"
+    printed = "SELECT sum(length(id::text || ',' || country || ',' || total)) FROM joined"
+    assert first.written_bytes > value(db, printed) and first.read_bytes > 0
+
+    db.execute("UPDATE orders SET total = total + 1 WHERE id <= 50")
+    counted = so_far(spark)
+    client.refresh("joined")
+    changed = work(client, "joined")
+    assert changed is not None
+    assert (changed.read_rows, changed.written_rows, changed.driver_rows) == (100 + 40, 100, 100)
+    assert (changed.jobs, changed.tasks) == so_far(spark, counted)
+    assert last_refresh(client, "joined").spark_jobs == changed.jobs
+
+
+def so_far(spark: SparkSession, since: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """Jobs and tasks of the whole application, by the counters of Spark's schedulers."""
+    context: Any = spark.sparkContext._jsc.sc()
+    jobs, tasks = context.dagScheduler().numTotalJobs(), context.taskScheduler().nextTaskId().get()
+    return int(jobs) - since[0], int(tasks) - since[1]
+
+
+def test_the_terminal_says_by_whom(db: psycopg.Connection, client: runnel.Client, stream: Stream, dsn: str) -> None:
+    db.execute(TABLES.encode())
+    stream("joined", JOINED)
+    stream("groups", GROUPS)
+    db.execute("INSERT INTO orders VALUES (401, 1, 1)")
+    client.refresh("groups")
+    client.refresh("groups")
+    history = said("history", "--dsn", dsn)
+    assert re.search(r"joined .* 1 job, 1 task, 840 rows through the driver", history)
+    assert re.search(r"groups .* \+1 -1 +PostgreSQL alone", history)
+    assert re.search(r"groups .* \+0 -0 +- *$", history, re.MULTILINE), "nothing was to do"
+    status = said("status", "--dsn", dsn)
+    assert "evaluated by" in status
+    assert re.search(r"joined .* driver: 840 rows", status)
+    (newest,) = json.loads(said("history", "joined", "--limit", "1", "--json", "--dsn", dsn))
+    assert newest["work"] == WorkDone(jobs=1, tasks=1, driver_rows=840).as_json()
+
+
+def said(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return str(result.output)
