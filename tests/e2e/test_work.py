@@ -97,7 +97,7 @@ def test_many_rows_are_counted_in_tasks(
 def so_far(spark: SparkSession, since: tuple[int, int] = (0, 0)) -> tuple[int, int]:
     """Jobs and tasks of the whole application, by the counters of Spark's schedulers."""
     context: Any = spark.sparkContext._jsc.sc()
-    jobs, tasks = context.dagScheduler().numTotalJobs(), context.taskScheduler().nextTaskId().get()
+    jobs, tasks = context.dagScheduler().numTotalJobs(), context.taskScheduler().nextTaskId()
     return int(jobs) - since[0], int(tasks) - since[1]
 
 
@@ -123,3 +123,47 @@ def said(*arguments: str) -> str:
     result = CliRunner().invoke(app, list(arguments))
     assert result.exit_code == 0, result.output
     return str(result.output)
+
+
+def evaluators(client: runnel.Client, name: str) -> list[str]:
+    lines = client.explain(name).splitlines()
+    start = lines.index("Who evaluates")
+    return [line.strip() for line in lines[start + 1 : lines.index("", start)]]
+
+
+def test_explain_says_who_evaluates_as_a_refresh_decides(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.execute(TABLES.encode())
+    db.execute("ANALYZE customers, orders")
+    stream("joined", JOINED)
+    stream("top", f"SELECT customer, usd FROM ({GROUPS}) g ORDER BY usd DESC, customer LIMIT 3")
+    db.execute("UPDATE orders SET total = total + 1 WHERE id <= 5")
+    assert evaluators(client, "joined") == [
+        "tasks do the work above 100,000 rows, the driver and one task do it below (--tasks-above)",
+        "the stream table: changes by the driver and one task, a rebuild by the driver and one task",
+        "o: about 10 rows changed, read by the driver; all of it, about 400 rows, by the driver",
+        "c: no changed rows are known; all of it, about 40 rows, by the driver",
+    ]
+    assert evaluators(client, "top")[1:] == [
+        "stage 0: changes by PostgreSQL alone, a rebuild by the driver and one task",
+        "orders: about 10 rows changed, read by PostgreSQL; all of it, about 400 rows, by the driver",
+        "stage 1: changes by PostgreSQL alone, a rebuild by the driver and one task",
+        "g: changes read by PostgreSQL; all of it by the driver",
+        "stage 2: changes by PostgreSQL alone, a rebuild by PostgreSQL alone",
+    ]
+    client.refresh("joined")
+    assert "Last evaluated (DIFFERENTIAL): 1 job, 1 task, 20 rows through the driver" in client.explain("joined")
+
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 50)
+    db.execute("UPDATE orders SET total = total + 1 WHERE id <= 30")
+    assert evaluators(client, "joined") == [
+        "tasks do the work above 50 rows, the driver and one task do it below (--tasks-above)",
+        "the stream table: changes by tasks, a rebuild by tasks",
+        "o: about 60 rows changed, read by tasks; all of it, about 400 rows, by tasks",
+        "c: no changed rows are known; all of it, about 40 rows, by the driver",
+    ]
+    client.refresh("joined")
+    done = work(client, "joined")
+    assert done is not None
+    assert (done.read_rows, done.driver_rows) == (60, 40 + 60), "customers by the driver, and the result through it"

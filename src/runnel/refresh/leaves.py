@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from runnel.delta.restrict import Many
 from runnel.model.frontier import Frontier
-from runnel.plan.stage import Constant, Leaf, Relation, StageRef
+from runnel.plan.stage import Constant, Leaf, LeafNode, Relation, Stage, StageRef
 from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals, leaf_schema
 from runnel.ports.source import Reading, Source
 from runnel.sources.arrow import read_arrow
@@ -84,6 +84,11 @@ class Leaves:
         rows = self._delta(leaf)
         return rows is not None and by_tasks(rows, self.threshold)
 
+    def waiting(self, leaf: Leaf) -> float:
+        """At most, or about, how many changed rows wait."""
+        rows = self._delta(leaf)
+        return 0 if rows is None else rows.estimate
+
     @property
     def threshold(self) -> int:
         """Above how many rows tasks do the work."""
@@ -147,3 +152,8 @@ class Leaves:
                 return
         known = self.rows_read.get(name, 0)
         self.rows_read[name] = None if rows is None or known is None else known + rows
+
+
+def stays_in_postgres(stage: Stage, leaves: Leaves) -> bool:
+    """Whether PostgreSQL loads a stage's delta by itself: there is nothing to join, and no leaf has many changes."""
+    return all(isinstance(b.tree, LeafNode) and not leaves.changes_are_many(b.leaves[0]) for b in stage.branches)

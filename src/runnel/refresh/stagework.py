@@ -10,9 +10,9 @@ from runnel.apply.scratch import Scratch
 from runnel.apply.tables import StageTables
 from runnel.catalog.owner import AsOwner
 from runnel.delta.work import Work
-from runnel.plan.stage import LeafNode, Stage
+from runnel.plan.stage import Stage
 from runnel.ports.rows import Frame
-from runnel.refresh.leaves import Leaves
+from runnel.refresh.leaves import Leaves, stays_in_postgres
 from runnel.refresh.maintained import Maintained
 from runnel.refresh.steps import Steps
 from runnel.refresh.terms import read_changes, read_everything
@@ -48,7 +48,7 @@ class StageWork:
 
     def load_changes(self, stage: Stage) -> bool:
         """Bring the delta of a stage's branches into its load table; whether there is any."""
-        if all(isinstance(b.tree, LeafNode) and not self.leaves.changes_are_many(b.leaves[0]) for b in stage.branches):
+        if stays_in_postgres(stage, self.leaves):
             return self._load_leaves(stage)
         with self.steps("read"):
             work = read_changes(stage, self.leaves)

@@ -133,11 +133,14 @@ class TableRefresh:
         outcome.work, outcome.rows_read = self.sessions.meter.work, work.leaves.rows_read
         outcome.effort = next((e for s in self.sources.values() if (e := s.effort())), None)
 
-    def _stage_work(self, owner: AsOwner) -> StageWork:
+    def leaves(self) -> Leaves:
+        """The way from the plan's leaves to their rows."""
         table = self.table
         stages = [HiddenStage(self.reading, s, table.tables(s).output, table.tables(s).delta) for s in table.stages]
-        leaves = Leaves(self.reading, self.position.frontier, self.sources, stages)
-        return StageWork(table, owner, leaves, self.shared.scratch, self.sessions, self.steps)
+        return Leaves(self.reading, self.position.frontier, self.sources, stages)
+
+    def _stage_work(self, owner: AsOwner) -> StageWork:
+        return StageWork(self.table, owner, self.leaves(), self.shared.scratch, self.sessions, self.steps)
 
     def lend(self) -> None:
         """Let PostgreSQL read all sources, so that it can evaluate the query itself."""

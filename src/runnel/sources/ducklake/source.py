@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import pyarrow as pa
 
 from runnel.errors import SchemaDriftError
 from runnel.lake.read.changes import ChangeSet, Expired
@@ -114,14 +112,15 @@ class LakeTableSource:
 
     def delta(self, leaf: Leaf, since: Version | None) -> Rows | None:  # noqa: ARG002
         """The changes, copied to where PostgreSQL can read them, and what the clock moved."""
-        if not (self._lend_changes() or leaf.clock_filters):
+        if self._changes is None and not leaf.clock_filters:
             return None
 
         def select() -> Query:
+            self._lend_changes()
             relation = self._lend(leaf, None) if leaf.clock_filters else self.relation.name.sql()
             return select_delta(self.reading, leaf, self._buffer(leaf), relation)
 
-        return Rows(self._lend_changes(), select=select)
+        return Rows(0 if self._changes is None else changed_rows(self._changes), select=select)
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The rows that may hold the keys, lent to PostgreSQL; or the whole table as Spark reads it."""
@@ -162,7 +161,7 @@ class LakeTableSource:
         columns = self.relation.columns
         with self.reading.step(STEP):
             rows = scanned(self.reads.scan(self.ref, [c.name for c in columns]), self.io)
-            self._fill(self.relation.lent_name, columns, rows)
+            self.lent.fill(self.reading.conn, self.relation.lent_name, columns, rows, self.reading.role)
 
     def _lend_changes(self) -> int:
         """Copy the changes that wait, once for all leaves; how many."""
@@ -170,19 +169,11 @@ class LakeTableSource:
             self._lent_changes = 0
             if self._changes is not None:
                 with self.reading.step(STEP):
-                    rows = changed(self._changes, self.io)
-                    self._lent_changes = self._fill(
-                        self._delta_name, self._columns(self.used.columns), rows, weighted=True
-                    )
+                    self._lent_changes = self.lent.fill(
+                        self.reading.conn, self._delta_name, self._columns(self.used.columns),
+                        changed(self._changes, self.io), self.reading.role, weighted=True,
+                    )  # fmt: skip
         return self._lent_changes
-
-    def _fill(
-        self, target: Name, columns: Sequence[Column], rows: Iterable[pa.RecordBatch], *, weighted: bool = False
-    ) -> int:
-        """Copy rows to a temporary table; how many. They pass the driver."""
-        count = self.lent.fill(self.reading.conn, target, columns, rows, self.reading.role, weighted=weighted)
-        self.reading.spark.meter.driver(count)
-        return count
 
     def _buffer(self, leaf: Leaf) -> Buffer:
         """The lent changes, netted if an expression could fail on rows that came and went."""
@@ -204,12 +195,12 @@ class LakeTableSource:
         if keys and scanned_rows(scan) > TASK_ROWS and min(map(len, keys.values())) > TASK_KEYS:
             # The keys are spread over many files: tasks look for them side by side, and few rows come back.
             self.io.count(scan)
-            spark, history = self.reading.spark, self.reads.history(self.ref)
-            with spark.meter.jobs():
-                rows = iter(run(scan_frame(spark.large, scan, history, native=False, meter=spark.meter)).to_batches())
+            meter, history = self.reading.spark.meter, self.reads.history(self.ref)
+            frame = scan_frame(self.reading.spark.large, scan, history, native=False, meter=meter)
+            rows = iter(run(frame, meter).to_batches())
         target = Name("pg_temp", f"pgt_lent_rows_{self.reading.table_id}_{self.relation.oid}_{leaf.id}")
         with self.reading.step(STEP):
-            self._fill(target, self._columns(names), rows)
+            self.lent.fill(self.reading.conn, target, self._columns(names), rows, self.reading.role)
         return target.sql()
 
     # -- whole reads by Spark --------------------------------------------------------------------------------
