@@ -153,7 +153,7 @@ def test_explain_says_who_evaluates_as_a_refresh_decides(
         "stage 2: changes by PostgreSQL alone, a rebuild by PostgreSQL alone",
     ]
     client.refresh("joined")
-    assert "Last evaluated (DIFFERENTIAL): 1 job, 1 task, 20 rows through the driver" in client.explain("joined")
+    assert "Last evaluated (DIFFERENTIAL): 1 job, 1 task, 25 rows through the driver" in client.explain("joined")
 
     monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 50)
     db.execute("UPDATE orders SET total = total + 1 WHERE id <= 30")

@@ -106,9 +106,11 @@ OVERRIDING SYSTEM VALUE VALUES (
 RETURNING refresh_id
 """
 ADD_PUBLICATION = """
-UPDATE pgtrickle.pgt_refresh_history
+UPDATE pgtrickle.pgt_refresh_history h
 SET timings = coalesce(timings, '{}') || %(timings)s, reason = nullif(concat_ws('; ', reason, %(reason)s::text), ''),
-    end_time = clock_timestamp()
+    end_time = clock_timestamp(), spark_jobs = coalesce(spark_jobs, 0) + (%(work)s::jsonb ->> 'jobs')::integer,
+    work = (SELECT jsonb_object_agg(w.name, coalesce((h.work ->> w.name)::int8, 0) + w.value::int8)
+            FROM jsonb_each_text(%(work)s) AS w (name, value))
 WHERE refresh_id = %(refresh_id)s
 """
 INSERT_FAILURE = """
@@ -280,9 +282,12 @@ def record_success(conn: Connection, pgt_id: int, refresh: Refresh, refresh_id: 
     return int(_first(conn.execute(INSERT_SUCCESS, values).fetchone()))
 
 
-def add_publication(conn: Connection, refresh_id: int, timings: Mapping[str, float], reason: str | None) -> None:
+def add_publication(
+    conn: Connection, refresh_id: int, timings: Mapping[str, float], reason: str | None, work: Mapping[str, int]
+) -> None:
     """Add a publication that took place after its refresh was recorded."""
-    conn.execute(ADD_PUBLICATION, {"refresh_id": refresh_id, "timings": Jsonb(dict(timings)), "reason": reason})
+    values = {"refresh_id": refresh_id, "timings": Jsonb(dict(timings)), "reason": reason, "work": Jsonb(dict(work))}
+    conn.execute(ADD_PUBLICATION, values)
 
 
 def record_failure(

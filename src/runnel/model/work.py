@@ -51,7 +51,7 @@ class WorkDone:
 
     @property
     def evaluator(self) -> str:
-        """By whom, as briefly as can be.
+        """Who evaluated, as briefly as can be.
 
         >>> WorkDone(jobs=3, tasks=12, read_rows=4_200_000).evaluator
         'tasks: 4.2 M rows'
@@ -60,7 +60,7 @@ class WorkDone:
         """
         if self.read_rows:
             return f"tasks: {_rows(self.read_rows)}"
-        if self.driver_rows or self.jobs:
+        if self.driver_rows:
             return f"driver: {_rows(self.driver_rows)}"
         return "PostgreSQL"
 
