@@ -143,7 +143,7 @@ def test_explain_says_who_evaluates_as_a_refresh_decides(
         "tasks do the work above 100,000 rows, the driver and one task do it below (--tasks-above)",
         "the stream table: changes by the driver and one task, a rebuild by the driver and one task",
         "o: about 10 rows changed, read by the driver; all of it, about 400 rows, by the driver",
-        "c: no changed rows are known; all of it, about 40 rows, by the driver",
+        "c: no changes known; all of it, about 40 rows, by the driver",
     ]
     assert evaluators(client, "top")[1:] == [
         "stage 0: changes by PostgreSQL alone, a rebuild by the driver and one task",
@@ -161,7 +161,7 @@ def test_explain_says_who_evaluates_as_a_refresh_decides(
         "tasks do the work above 50 rows, the driver and one task do it below (--tasks-above)",
         "the stream table: changes by tasks, a rebuild by tasks",
         "o: about 60 rows changed, read by tasks; all of it, about 400 rows, by tasks",
-        "c: no changed rows are known; all of it, about 40 rows, by the driver",
+        "c: no changes known; all of it, about 40 rows, by the driver",
     ]
     client.refresh("joined")
     done = work(client, "joined")

@@ -56,7 +56,7 @@ def _changes(leaf: LeafForecast) -> str:
     if leaf.waiting is None:
         return f"changes read by {leaf.changes_by}"
     if not leaf.waiting:
-        return "no changed rows are known"
+        return "no changes known"
     return f"about {_rows(leaf.waiting)} changed, read by {leaf.changes_by}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from runnel.model.quantities import amount, counted, size
@@ -26,9 +26,6 @@ class WorkDone:
     written_bytes: int = 0
     driver_rows: int = 0
     """Rows that passed the driver: read by it, collected from Spark, or passed on from tasks to PostgreSQL."""
-
-    def __add__(self, other: WorkDone) -> WorkDone:
-        return WorkDone(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     def __str__(self) -> str:
         """In words, without what is zero.
@@ -66,7 +63,7 @@ class WorkDone:
 
     def as_json(self) -> dict[str, int]:
         """For the catalog."""
-        return asdict(self)
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> WorkDone | None:

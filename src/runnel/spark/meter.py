@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for `mapInArrow`."""
-Counts = dict[int, tuple[int, int]]
+Sums = dict[int, tuple[int, int]]
 """Rows and bytes, by the number of the meter."""
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ _PATIENCE = 2000
 """Milliseconds to wait for Spark's own book-keeping, which lags behind its jobs."""
 
 _numbers = itertools.count(1)
-_accumulators: weakref.WeakKeyDictionary[SparkContext, Accumulator[Counts]] = weakref.WeakKeyDictionary()
+_accumulators: weakref.WeakKeyDictionary[SparkContext, Accumulator[Sums]] = weakref.WeakKeyDictionary()
 """One per application, for all meters: PySpark keeps each accumulator for ever."""
 
 
@@ -48,24 +49,30 @@ class Meter:
     """Without one nothing of Spark's is counted."""
     name: str = "runnel"
     """What Spark's pages call the jobs."""
-    work: WorkDone = field(default_factory=WorkDone)
+    counts: Counter[str] = field(default_factory=Counter)
+    """By the names of `WorkDone`."""
     number: int = field(default_factory=lambda: next(_numbers))
+
+    @property
+    def work(self) -> WorkDone:
+        """So far."""
+        return WorkDone(**self.counts)
 
     def small_job(self, rows: int) -> None:
         """A job in the small, whose rows the driver collected: one task, because everything is one partition."""
-        self._add(jobs=1, tasks=1, driver_rows=rows)
+        self.counts.update(jobs=1, tasks=1, driver_rows=rows)
 
     def driver(self, rows: int) -> None:
         """Rows that the driver has read or passed on."""
-        self._add(driver_rows=rows)
+        self.counts["driver_rows"] += rows
 
     def written(self, rows: int, size: int = 0) -> None:
         """Rows that tasks have printed or written."""
-        self._add(written_rows=rows, written_bytes=size)
+        self.counts.update(written_rows=rows, written_bytes=size)
 
     def scanned(self, rows: int, size: int) -> None:
         """Files that Spark scans by itself, as their catalog describes them."""
-        self._add(read_rows=rows, read_bytes=size)
+        self.counts.update(read_rows=rows, read_bytes=size)
 
     def reading(self, read: Mapped) -> Mapped:
         """A function for `mapInArrow`, whose rows count as read by tasks."""
@@ -79,22 +86,16 @@ class Meter:
             yield
             return
         group = f"runnel-{self.number}-{next(_numbers)}"
-        before = [context.getLocalProperty(key) for key in _PROPERTIES]
-        context.setJobGroup(group, self.name)
+        before = _start_group(context, group, self.name)
         try:
             yield
         finally:
-            for key, value in zip(_PROPERTIES, before, strict=True):
-                context._jsc.setLocalProperty(key, value)  # None forgets it
-        jobs, tasks = _counted_jobs(context, group)
-        rows, size = _accumulator(context).value.pop(self.number, (0, 0))
-        self._add(jobs=jobs, tasks=tasks, read_rows=rows, read_bytes=size)
-
-    def _add(self, **counts: int) -> None:
-        self.work += WorkDone(**counts)
+            jobs, tasks = _end_group(context, group, before)
+            rows, size = _accumulator(context).value.pop(self.number, (0, 0))
+            self.counts.update(jobs=jobs, tasks=tasks, read_rows=rows, read_bytes=size)
 
 
-def _counted(read: Mapped, total: Accumulator[Counts], number: int) -> Mapped:
+def _counted(read: Mapped, total: Accumulator[Sums], number: int) -> Mapped:
     def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in read(batches):
             total.add({number: (batch.num_rows, batch.nbytes)})
@@ -103,38 +104,47 @@ def _counted(read: Mapped, total: Accumulator[Counts], number: int) -> Mapped:
     return counted
 
 
-class _Sums:
+class _AddUp:
     """How the counts of tasks are added up."""
 
-    def zero(self, value: Counts) -> Counts:  # noqa: ARG002
+    def zero(self, value: Sums) -> Sums:  # noqa: ARG002
         return {}
 
-    def addInPlace(self, total: Counts, more: Counts) -> Counts:  # noqa: N802  (PySpark's name)
+    def addInPlace(self, total: Sums, more: Sums) -> Sums:  # noqa: N802  (PySpark's name)
         for number, (rows, size) in more.items():
             known = total.get(number, (0, 0))
             total[number] = known[0] + rows, known[1] + size
         return total
 
 
-def _accumulator(context: SparkContext) -> Accumulator[Counts]:
+def _accumulator(context: SparkContext) -> Accumulator[Sums]:
     if context not in _accumulators:
-        sums: Any = _Sums()  # it need not inherit, and tasks need not import what it would inherit from
+        sums: Any = _AddUp()  # it need not inherit, and tasks need not import what it would inherit from
         _accumulators[context] = context.accumulator({}, sums)
     return _accumulators[context]
 
 
-def _counted_jobs(context: SparkContext, group: str) -> tuple[int, int]:
-    """How many jobs a group had, and how many tasks these."""
+def _start_group(context: SparkContext, group: str, name: str) -> list[str | None]:
+    """From here on jobs of this thread belong to the group; what they belonged to before."""
+    before = [context.getLocalProperty(key) for key in _PROPERTIES]
+    context.setJobGroup(group, name)
+    return before
+
+
+def _end_group(context: SparkContext, group: str, before: list[str | None]) -> tuple[int, int]:
+    """How many jobs a group had, and how many tasks these; none if Spark is no longer there to say."""
     from py4j.protocol import Py4JError  # noqa: PLC0415  (tasks import this module)
 
     jobs = tasks = 0
     try:
+        for key, value in zip(_PROPERTIES, before, strict=True):
+            context._jsc.setLocalProperty(key, value)  # None forgets it
         spark: Any = context._jsc.sc()
         spark.listenerBus().waitUntilEmpty(_PATIENCE)
         store = spark.statusStore()
         for job in context.statusTracker().getJobIdsForGroup(group):
             jobs += 1
             tasks += int(store.job(job).numCompletedTasks())
-    except Py4JError as error:
+    except (Py4JError, OSError) as error:
         log.debug("the jobs of %s were not counted to the end: %s", group, type(error).__name__)
     return jobs, tasks
