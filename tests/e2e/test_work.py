@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import runnel
 from runnel.cli.main import app
 from runnel.model.work import WorkDone
+from runnel.spark.session import SMALL_ROWS
 from tests.e2e.helpers import Stream, last_refresh, value
 
 if TYPE_CHECKING:
@@ -28,8 +29,14 @@ JOINED = "SELECT o.id, c.country, o.total FROM orders o JOIN customers c ON c.id
 GROUPS = "SELECT customer, sum(total) AS usd FROM orders GROUP BY customer"
 
 
+@pytest.fixture(autouse=True)
+def usual_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a run that makes everything large."""
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", SMALL_ROWS)
+
+
 @pytest.fixture
-def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def everything_is_large(monkeypatch: pytest.MonkeyPatch, usual_threshold: None) -> None:
     monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 1)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import runnel
 from runnel.model.work import WorkDone
+from runnel.spark.session import SMALL_ROWS
 from tests.lake.duck import Duck
 
 FILL = "INSERT INTO events SELECT i, 'Kind ' || (i % 7), (i % 100) / 4.0 FROM range({}, {}) r(i)"
@@ -32,7 +33,10 @@ def work(client: runnel.Client, name: str) -> WorkDone:
     return found
 
 
-def test_rows_that_the_driver_lends_are_counted(lake: Duck, client: runnel.Client) -> None:
+def test_rows_that_the_driver_lends_are_counted(
+    lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", SMALL_ROWS)
     client.create_stream_table("kinds", IN_SPARK, schedule="@yearly")
     lent, read, collected = 1000, 1000, 7
     assert work(client, "kinds") == WorkDone(jobs=1, tasks=1, driver_rows=lent + read + collected)
