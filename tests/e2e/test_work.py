@@ -174,3 +174,20 @@ def test_explain_says_who_evaluates_as_a_refresh_decides(
     done = work(client, "joined")
     assert done is not None
     assert (done.read_rows, done.driver_rows) == (60, 40 + 60), "customers by the driver, and the result through it"
+
+
+def test_explain_speaks_of_rebuilds_where_every_refresh_is_one(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream
+) -> None:
+    db.execute(TABLES.encode())
+    db.execute("ANALYZE customers, orders")
+    stream("groups", GROUPS, mode="FULL")
+    assert evaluators(client, "groups")[1:] == [
+        "the stream table: a rebuild by the driver and one task",
+        "orders: all of it, about 400 rows, by the driver",
+    ]
+    stream("sampled", "SELECT current_setting('work_mem') AS m, count(*) AS n FROM orders", mode="FULL")
+    text = client.explain("sampled")
+    assert "Who evaluates" not in text
+    assert "Each refresh evaluates the query in PostgreSQL" in text
+    assert "Last evaluated (INITIAL): PostgreSQL alone" in text

@@ -51,7 +51,7 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
     if row.is_populated and row.status != "ERROR":
         outlook = operations.refresher.look(row.pgt_id)
         if outlook.stages:
-            lines += [*render_evaluators(outlook.stages, outlook.threshold), ""]
+            lines += [*render_evaluators(outlook.stages, outlook.threshold, recomputed=table.recomputes), ""]
         lines.append(_waiting(outlook))
         others = "".join(f", {name} {version}" for name, version in sorted(frontier.elsewhere.items()))
         lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}{others}")

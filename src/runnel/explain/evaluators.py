@@ -5,10 +5,12 @@ The facts come from whoever makes the decisions of a refresh (`runnel.refresh.fo
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from runnel.explain.render import WIDTH
 from runnel.model.quantities import amount
 
 Evaluator = Literal["PostgreSQL", "the driver", "tasks"]
@@ -37,15 +39,27 @@ class StageForecast:
     leaves: Sequence[LeafForecast] = ()
 
 
-def render_evaluators(stages: Sequence[StageForecast], threshold: int) -> Iterator[str]:
-    """The line between small and large, and on which side of it each stage and leaf is now."""
+def render_evaluators(stages: Sequence[StageForecast], threshold: int, *, recomputed: bool = False) -> Iterator[str]:
+    """The line between small and large, and on which side of it each stage and leaf is now.
+
+    `recomputed`: every refresh is a rebuild, so nobody reads changes.
+    """
     yield "Who evaluates"
     yield f"  tasks do the work above {threshold:,} rows, the driver and one task do it below (--tasks-above)"
     for number, stage in enumerate(stages):
         name = f"stage {number}" if len(stages) > 1 else "the stream table"
-        yield f"  {name}: changes by {_who(stage.changes_by)}, a rebuild by {_who(stage.rebuild_by)}"
+        changes = "" if recomputed else f"changes by {_who(stage.changes_by)}, "
+        yield from _wrapped(f"{name}: {changes}a rebuild by {_who(stage.rebuild_by)}", "  ")
         for leaf in stage.leaves:
-            yield f"    {leaf.alias}: {_changes(leaf)}; {_whole(leaf)}"
+            changes = "" if recomputed else f"{_changes(leaf)}; "
+            yield from _wrapped(f"{leaf.alias}: {changes}{_whole(leaf)}", "    ")
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}    ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _who(evaluator: Evaluator) -> str:

@@ -145,6 +145,6 @@ def _end_group(context: SparkContext, group: str, before: list[str | None]) -> t
         for job in context.statusTracker().getJobIdsForGroup(group):
             jobs += 1
             tasks += int(store.job(job).numCompletedTasks())
-    except (Py4JError, OSError) as error:
+    except (Py4JError, OSError, AttributeError) as error:  # a context that was stopped has no JVM
         log.debug("the jobs of %s were not counted to the end: %s", group, type(error).__name__)
     return jobs, tasks
