@@ -95,7 +95,7 @@ class StageWork:
         with ExitStack() as until_loaded:
             with self.steps("spark"):
                 relay = until_loaded.enter_context(relayed(frame, self.sessions.meter))
-            if not relay.rows:
+            if not relay.size:
                 return False
             with self.steps("load"):
                 load(self.owner, stage, self.tables(stage), names, relay.chunks())

@@ -1,8 +1,8 @@
 """Counts what one refresh has Spark and the driver do.
 
-What tasks read is counted in the tasks, by an accumulator: no job more, and no row looked at twice. What they print is
-counted where it is printed (`runnel.spark.relay`). Jobs and tasks are counted by Spark itself, under a group that only
-these jobs have and that Spark's pages show. In the small there is nothing to ask: one job, one task.
+What tasks read and print is counted in the tasks, by an accumulator: no job more, and no row looked at twice. Jobs and
+tasks are counted by Spark itself, under a group that only these jobs have and that Spark's pages show. In the small
+there is nothing to ask: one job, one task.
 
 Whatever cannot be learnt is left out: counting never fails a refresh.
 """
@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 
 Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for `mapInArrow`."""
-Sums = dict[int, tuple[int, int]]
-"""Rows and bytes, by the number of the meter."""
+Sums = dict[int, tuple[int, int, int, int]]
+"""Rows and bytes read, rows and bytes written, by the number of the meter."""
 
 log = logging.getLogger(__name__)
 
 _PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 _PATIENCE = 2000
 """Milliseconds to wait for Spark's own book-keeping, which lags behind its jobs."""
+
+_NOTHING = (0, 0, 0, 0)
 
 _numbers = itertools.count(1)
 _accumulators: weakref.WeakKeyDictionary[SparkContext, Accumulator[Sums]] = weakref.WeakKeyDictionary()
@@ -60,7 +62,12 @@ class Meter:
 
     def small_job(self, rows: int) -> None:
         """A job in the small, whose rows the driver collected: one task, because everything is one partition."""
-        self.counts.update(jobs=1, tasks=1, driver_rows=rows)
+        self.one_task_jobs()
+        self.driver(rows)
+
+    def one_task_jobs(self, number: int = 1) -> None:
+        """Jobs that need not be looked for, because it is known how many they are."""
+        self.counts.update(jobs=number, tasks=number)
 
     def driver(self, rows: int) -> None:
         """Rows that the driver has read or passed on."""
@@ -74,9 +81,13 @@ class Meter:
         """Files that Spark scans by itself, as their catalog describes them."""
         self.counts.update(read_rows=rows, read_bytes=size)
 
+    def in_tasks(self) -> TaskCounter:
+        """What a task's function takes with it, to count there."""
+        return TaskCounter(None if self.context is None else _accumulator(self.context), self.number)
+
     def reading(self, read: Mapped) -> Mapped:
         """A function for `mapInArrow`, whose rows count as read by tasks."""
-        return read if self.context is None else _counted(read, _accumulator(self.context), self.number)
+        return _counted(read, self.in_tasks())
 
     @contextmanager
     def jobs(self) -> Iterator[None]:
@@ -91,14 +102,33 @@ class Meter:
             yield
         finally:
             jobs, tasks = _end_group(context, group, before)
-            rows, size = _accumulator(context).value.pop(self.number, (0, 0))
-            self.counts.update(jobs=jobs, tasks=tasks, read_rows=rows, read_bytes=size)
+            read, read_bytes, wrote, wrote_bytes = _accumulator(context).value.pop(self.number, _NOTHING)
+            self.counts.update(jobs=jobs, tasks=tasks, read_rows=read, read_bytes=read_bytes)
+            self.written(wrote, wrote_bytes)
 
 
-def _counted(read: Mapped, total: Accumulator[Sums], number: int) -> Mapped:
+@dataclass(frozen=True, slots=True)
+class TaskCounter:
+    """The part of a meter that works inside tasks; what it counts arrives when the task has ended."""
+
+    total: Accumulator[Sums] | None
+    number: int
+
+    def read(self, batch: pa.RecordBatch) -> None:
+        """A batch that the task has read."""
+        if self.total is not None:
+            self.total.add({self.number: (batch.num_rows, batch.nbytes, 0, 0)})
+
+    def wrote(self, rows: int, size: int) -> None:
+        """Rows that the task has printed, in so many bytes."""
+        if self.total is not None:
+            self.total.add({self.number: (0, 0, rows, size)})
+
+
+def _counted(read: Mapped, counter: TaskCounter) -> Mapped:
     def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in read(batches):
-            total.add({number: (batch.num_rows, batch.nbytes)})
+            counter.read(batch)
             yield batch
 
     return counted
@@ -111,9 +141,9 @@ class _AddUp:
         return {}
 
     def addInPlace(self, total: Sums, more: Sums) -> Sums:  # noqa: N802  (PySpark's name)
-        for number, (rows, size) in more.items():
-            known = total.get(number, (0, 0))
-            total[number] = known[0] + rows, known[1] + size
+        for number, (read, read_bytes, wrote, wrote_bytes) in more.items():
+            known = total.get(number, _NOTHING)
+            total[number] = known[0] + read, known[1] + read_bytes, known[2] + wrote, known[3] + wrote_bytes
         return total
 
 

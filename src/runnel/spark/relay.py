@@ -18,9 +18,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from runnel.spark.job import failure
-from runnel.spark.meter import Meter
+from runnel.spark.meter import Mapped, Meter, TaskCounter
 
-_CHUNK = pa.schema([("rows", pa.int64()), ("bytes", pa.binary())])
+_CHUNK = pa.schema([("bytes", pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Relay:
     def chunks(self) -> Iterator[bytes]:
         """The rows as CSV, one partition after the other."""
         with self.meter.jobs():
-            for chunk in self.printed.select("bytes").toLocalIterator(prefetchPartitions=True):
+            for chunk in self.printed.toLocalIterator(prefetchPartitions=True):
                 yield bytes(chunk[0])
         self.meter.driver(self.rows)
 
@@ -44,23 +44,30 @@ class Relay:
 @contextmanager
 def relayed(rows: DataFrame, meter: Meter) -> Iterator[Relay]:
     """Compute rows, keep them on the disks of the executors until the block ends."""
-    printed = rows.mapInArrow(_print, "rows bigint, bytes binary").persist(StorageLevel.DISK_ONLY)
+    printed = rows.mapInArrow(_printer(meter.in_tasks()), "bytes binary").persist(StorageLevel.DISK_ONLY)
+    before = meter.work.written_rows
     try:
         try:
             with meter.jobs():
-                total = printed.selectExpr("coalesce(sum(rows), 0L)", "coalesce(sum(length(bytes)), 0L)").first()
+                size = printed.selectExpr("coalesce(sum(length(bytes)), 0L)").first()
         except Py4JJavaError as error:
             raise failure(error) from error
-        assert total is not None
-        meter.written(int(total[0]), int(total[1]))
-        yield Relay(printed, int(total[0]), int(total[1]), meter)
+        assert size is not None
+        yield Relay(printed, meter.work.written_rows - before, int(size[0]), meter)
     finally:
         printed.unpersist()
 
 
-def _print(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from runnel.transport import render_csv  # noqa: PLC0415  (imported where the task runs)
+def _printer(counter: TaskCounter) -> Mapped:
+    """A function for `mapInArrow`: rows as COPY reads them."""
 
-    for batch in batches:
-        if batch.num_rows:
-            yield pa.record_batch([[batch.num_rows], [render_csv(batch)]], schema=_CHUNK)
+    def printed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from runnel.transport import render_csv  # noqa: PLC0415  (imported where the task runs)
+
+        for batch in batches:
+            if batch.num_rows:
+                text = render_csv(batch)
+                counter.wrote(batch.num_rows, len(text))
+                yield pa.record_batch([pa.array([text], pa.binary())], schema=_CHUNK)
+
+    return printed
