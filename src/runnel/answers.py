@@ -6,6 +6,8 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from runnel.model.work import WorkDone
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTableStatus:
@@ -32,6 +34,8 @@ class StreamTableStatus:
     last_error: str | None
     sink: str | None = None
     """Lake and mode, when it is published."""
+    work: WorkDone | None = None
+    """By whom the last refresh was evaluated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,8 @@ class Refresh:
     spark_jobs: int | None
     lake_io: Mapping[str, int] | None = None
     """Files and bytes read of lakes, files skipped by their statistics, inlined rows."""
+    work: WorkDone | None = None
+    """By whom it was evaluated: jobs, tasks, what these read and wrote, what passed the driver."""
 
     @property
     def milliseconds(self) -> float | None:

@@ -21,6 +21,7 @@ from runnel.answers import AttachedLake, Check, LakeInfo, LakeTable, Refresh, St
 from runnel.dsn import connection_failure, readable
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.lineage import Lineage, trace
+from runnel.model.work import WorkDone
 
 __all__ = [
     "AttachedLake",
@@ -96,12 +97,12 @@ class Client:
 
     def status(self) -> list[StreamTableStatus]:
         """Every stream table, by name. Needs no engine."""
-        return [StreamTableStatus(**row) for row in self._rows(_STATUS, {})]
+        return [StreamTableStatus(**_with_work(row)) for row in self._rows(_STATUS, {})]
 
     def history(self, name: str | None = None, limit: int = 20) -> list[Refresh]:
         """The latest refreshes, newest first. Needs no engine."""
         query = _HISTORY_OF_ALL if name is None else _HISTORY_OF_ONE
-        return [Refresh(**row) for row in self._rows(query, {"name": name, "limit": limit})]
+        return [Refresh(**_with_work(row)) for row in self._rows(query, {"name": name, "limit": limit})]
 
     def explain(self, name: str) -> str:
         """The stages, the delta rule of each operator, and what a refresh would read."""
@@ -260,6 +261,10 @@ def connect(dsn: str, *, on_notice: Callable[[str], None] | None = None) -> Clie
     return client
 
 
+def _with_work(row: Row) -> Row:
+    return {**row, "work": WorkDone.from_json(row["work"])}
+
+
 @contextlib.contextmanager
 def _as_runnel_errors(dsn: str) -> Iterator[None]:
     try:
@@ -286,7 +291,7 @@ SELECT t.pgt_relid::regclass::text AS relation, t.pgt_schema AS schema, t.pgt_na
        p.refresh_mode, p.effective_mode, t.mode_reason, p.schedule, p.is_populated, p.data_timestamp,
        p.staleness, t.last_refresh_at, p.last_refresh_ms, h.action AS last_action, h.rows_inserted,
        h.rows_deleted, p.pending_changes, p.consecutive_errors, p.last_error,
-       CASE WHEN k.sink = 'ducklake' THEN format('%%s (%%s)', k.lake, k.mode) END AS sink
+       CASE WHEN k.sink = 'ducklake' THEN format('%%s (%%s)', k.lake, k.mode) END AS sink, h.work
 FROM pgtrickle.pgt_status() p
 JOIN pgtrickle.pgt_stream_tables t ON format('%%I.%%I', t.pgt_schema, t.pgt_name) = p.name
 LEFT JOIN pgtrickle.pgt_sinks k ON k.pgt_id = t.pgt_id
@@ -298,7 +303,8 @@ ORDER BY t.pgt_schema, t.pgt_name
 
 _HISTORY_OF_ONE: LiteralString = """
 SELECT %(name)s::text AS name, h.start_time, h.end_time, h.data_timestamp, h.action, h.status, h.initiated_by,
-       h.changes_read, h.rows_inserted, h.rows_deleted, h.reason, h.error_message, h.timings, h.spark_jobs, l.lake_io
+       h.changes_read, h.rows_inserted, h.rows_deleted, h.reason, h.error_message, h.timings, h.spark_jobs, l.lake_io,
+       l.work
 FROM pgtrickle.get_refresh_history(%(name)s, %(limit)s) h
 LEFT JOIN pgtrickle.pgt_refresh_history l USING (refresh_id)
 ORDER BY refresh_id DESC
@@ -307,7 +313,7 @@ ORDER BY refresh_id DESC
 _HISTORY_OF_ALL: LiteralString = """
 SELECT t.pgt_relid::regclass::text AS name, h.start_time, h.end_time, h.data_timestamp, h.action, h.status,
        h.initiated_by, h.changes_read, h.rows_inserted, h.rows_deleted, h.reason,
-       coalesce(e.message, h.error_message) AS error_message, h.timings, h.spark_jobs, h.lake_io
+       coalesce(e.message, h.error_message) AS error_message, h.timings, h.spark_jobs, h.lake_io, h.work
 FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_stream_tables t USING (pgt_id)
 LEFT JOIN pgtrickle.pgt_error_texts e USING (refresh_id)
 ORDER BY h.refresh_id DESC LIMIT %(limit)s

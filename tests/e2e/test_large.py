@@ -109,7 +109,7 @@ def test_few_rows_pass_the_driver_and_many_do_not(
     db: psycopg.Connection, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db.execute(TABLES.encode())
-    client.create_stream_table("s", QUERIES["joined"], "1h", "DIFFERENTIAL")
+    client.create_stream_table("s", QUERIES["joined"], schedule="@yearly", refresh_mode="DIFFERENTIAL")
     db.execute(CHANGES[0].encode())
     client.refresh("s")
     assert _rows_read(db) == {"orders": 60, "customers": 40}

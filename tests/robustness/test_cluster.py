@@ -114,6 +114,9 @@ def test_shop_on_a_cluster(durable: EmbeddedServer, cluster: Cluster, processes:
         reads = durable.home.log.read_text()
         for number in range(WORKERS):
             assert f"worker {number}: " in reads, "both workers should have read slices of the large table"
+        built = client.history("revenue_by_day", 1000)[-1].work
+        assert built is not None
+        assert built.read_rows == 100_000 and built.tasks >= WORKERS, "counted where the rows were read"
         _change(conn)
         _check(client, *SHOP)
         conn.execute("UPDATE products SET category = 'moved' WHERE id < 4")

@@ -89,6 +89,8 @@ class Refresh:
     rows_read: Json | None = None
     effort: Json | None = None
     """What was read of sources outside of PostgreSQL."""
+    work: Json | None = None
+    """By whom it was evaluated (`runnel.model.work.WorkDone`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,18 +97,20 @@ NEW_REFRESH_ID = "SELECT nextval(pg_get_serial_sequence('pgtrickle.pgt_refresh_h
 INSERT_SUCCESS = """
 INSERT INTO pgtrickle.pgt_refresh_history (
     refresh_id, pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, changes_read, rows_inserted,
-    rows_deleted, reason, timings, spark_jobs, rows_read, lake_io)
+    rows_deleted, reason, timings, spark_jobs, rows_read, lake_io, work)
 OVERRIDING SYSTEM VALUE VALUES (
     coalesce(%(refresh_id)s::int8, nextval(pg_get_serial_sequence('pgtrickle.pgt_refresh_history', 'refresh_id'))),
     %(pgt_id)s, %(data_timestamp)s, %(start_time)s, clock_timestamp(), %(action)s, 'COMPLETED',
     %(initiated_by)s, %(changes_read)s, %(rows_inserted)s, %(rows_deleted)s, %(reason)s,
-    %(timings)s, %(spark_jobs)s, %(rows_read)s, %(effort)s)
+    %(timings)s, %(spark_jobs)s, %(rows_read)s, %(effort)s, %(work)s)
 RETURNING refresh_id
 """
 ADD_PUBLICATION = """
-UPDATE pgtrickle.pgt_refresh_history
+UPDATE pgtrickle.pgt_refresh_history h
 SET timings = coalesce(timings, '{}') || %(timings)s, reason = nullif(concat_ws('; ', reason, %(reason)s::text), ''),
-    end_time = clock_timestamp()
+    end_time = clock_timestamp(), spark_jobs = coalesce(spark_jobs, 0) + (%(work)s::jsonb ->> 'jobs')::integer,
+    work = (SELECT jsonb_object_agg(w.name, coalesce((h.work ->> w.name)::int8, 0) + w.value::int8)
+            FROM jsonb_each_text(%(work)s) AS w (name, value))
 WHERE refresh_id = %(refresh_id)s
 """
 INSERT_FAILURE = """
@@ -275,14 +277,17 @@ def new_refresh_id(conn: Connection) -> int:
 
 def record_success(conn: Connection, pgt_id: int, refresh: Refresh, refresh_id: int | None = None) -> int:
     """Add a finished refresh to the history and return its id; `advance` resets the counters."""
-    json = {key: _jsonb(getattr(refresh, key)) for key in ("timings", "rows_read", "effort")}
+    json = {key: _jsonb(getattr(refresh, key)) for key in ("timings", "rows_read", "effort", "work")}
     values = {**asdict(refresh), **json, "pgt_id": pgt_id, "refresh_id": refresh_id}
     return int(_first(conn.execute(INSERT_SUCCESS, values).fetchone()))
 
 
-def add_publication(conn: Connection, refresh_id: int, timings: Mapping[str, float], reason: str | None) -> None:
+def add_publication(
+    conn: Connection, refresh_id: int, timings: Mapping[str, float], reason: str | None, work: Mapping[str, int]
+) -> None:
     """Add a publication that took place after its refresh was recorded."""
-    conn.execute(ADD_PUBLICATION, {"refresh_id": refresh_id, "timings": Jsonb(dict(timings)), "reason": reason})
+    values = {"refresh_id": refresh_id, "timings": Jsonb(dict(timings)), "reason": reason, "work": Jsonb(dict(work))}
+    conn.execute(ADD_PUBLICATION, values)
 
 
 def record_failure(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runnel.model.quantities import counted, size
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -94,6 +96,7 @@ def status_table(tables: Sequence[StreamTableStatus]) -> Table:
             ">last refresh",
             ">rows",
             ">pending",
+            "evaluated by",
             *(["published to"] if published else []),
             "error",
         ],
@@ -107,6 +110,7 @@ def status_table(tables: Sequence[StreamTableStatus]) -> Table:
                 milliseconds(each.last_refresh_ms),
                 delta_rows(each.rows_inserted, each.rows_deleted),
                 _count(each.pending_changes),
+                "-" if each.work is None else each.work.evaluator,
                 *([_escape(each.sink or "-")] if published else []),
                 _error(each),
             ]
@@ -119,7 +123,7 @@ def print_history(refreshes: Sequence[Refresh]) -> None:
     lakes = any(each.lake_io for each in refreshes)
     _draw(
         [
-            *("start", "stream table", "action", "status", "by", ">took", ">changes", ">rows", ">jobs"),
+            *("start", "stream table", "action", "status", "by", ">took", ">changes", ">rows", "work"),
             *(["read of lakes"] if lakes else []),
             "note",
         ],
@@ -133,7 +137,7 @@ def print_history(refreshes: Sequence[Refresh]) -> None:
                 milliseconds(each.milliseconds),
                 _count(each.changes_read),
                 delta_rows(each.rows_inserted, each.rows_deleted),
-                _count(each.spark_jobs),
+                "-" if each.work is None else str(each.work),
                 *([_lake_io(each)] if lakes else []),
                 _escape(each.error_message or each.reason or ""),
             ]
@@ -190,7 +194,7 @@ def print_lake_tables(tables: Sequence[LakeTable]) -> None:
                 each.kind,
                 _count(each.rows),
                 _count(each.files),
-                size(each.bytes),
+                "-" if each.bytes is None else size(each.bytes),
                 _escape(", ".join(each.columns)),
             ]
             for each in tables
@@ -221,25 +225,6 @@ def print_lineage(snapshots: Sequence[Lineage]) -> None:
         console().print(tree)
 
 
-def counted(number: int, what: str) -> str:
-    """A number of things: 1 row, 2 rows."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def size(value: int | None) -> str:
-    """Bytes as people say them: 812 B, 3.4 MB."""
-    if value is None:
-        return "-"
-    if value < 1000:
-        return f"{value} B"
-    amount = float(value)
-    for unit in ("kB", "MB", "GB"):
-        amount /= 1000
-        if amount < 1000:
-            return f"{amount:.1f} {unit}"
-    return f"{amount / 1000:.1f} TB"
-
-
 def print_verified(name: str, result: VerifyResult) -> None:
     out = console()
     if result.ok:
@@ -266,13 +251,13 @@ def span(value: dt.timedelta | None) -> str:
     if seconds < 10:
         return f"{seconds:.1f}s"
     whole = int(seconds)
-    for size, unit, smaller_size, smaller in (
+    for length, unit, smaller_length, smaller in (
         (86400, "d", 3600, "h"),
         (3600, "h", 60, "m"),
         (60, "m", 1, "s"),
     ):
-        if whole >= size:
-            return f"{whole // size}{unit} {whole % size // smaller_size}{smaller}"
+        if whole >= length:
+            return f"{whole // length}{unit} {whole % length // smaller_length}{smaller}"
     return f"{whole}s"
 
 

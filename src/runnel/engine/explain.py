@@ -7,9 +7,12 @@ import textwrap
 from runnel.catalog.rows import StreamTable
 from runnel.engine.definitions import Caller, session_settings
 from runnel.engine.operations import Operations
+from runnel.engine.refreshes import Outlook
 from runnel.errors import RunnelError
+from runnel.explain.evaluators import render_evaluators
 from runnel.explain.render import WIDTH, render_plan
 from runnel.model.frontier import Frontier
+from runnel.model.work import WorkDone
 from runnel.refresh.maintained import Maintained
 from runnel.sql.compile import Compiled, compile_query
 
@@ -46,11 +49,24 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
     lines.append("")
     frontier = Frontier.from_json(row.frontier)
     if row.is_populated and row.status != "ERROR":
-        lines.append(_waiting(operations, row))
+        outlook = operations.refresher.look(row.pgt_id)
+        if outlook.stages:
+            lines += [*render_evaluators(outlook.stages, outlook.threshold, recomputed=table.recomputes), ""]
+        lines.append(_waiting(outlook))
         others = "".join(f", {name} {version}" for name, version in sorted(frontier.elsewhere.items()))
         lines.append(f"Frontier: postgres {frontier.snapshot}, clock {frontier.clock}{others}")
-        lines += _lake_reads(operations, row)
+        lines += [*_lake_reads(operations, row), *_last_work(operations, row)]
     return lines
+
+
+def _last_work(operations: Operations, row: StreamTable) -> list[str]:
+    """By whom the latest refresh with work was evaluated."""
+    found = operations.conn.execute(
+        "SELECT action, work FROM pgtrickle.pgt_refresh_history WHERE pgt_id = %s AND work IS NOT NULL "
+        "ORDER BY refresh_id DESC LIMIT 1",
+        (row.pgt_id,),
+    ).fetchone()
+    return [] if found is None else [f"Last evaluated ({found[0]}): {WorkDone.from_json(found[1])}"]
 
 
 def _lake_reads(operations: Operations, row: StreamTable) -> list[str]:
@@ -87,9 +103,9 @@ def _fill(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH - 4, subsequent_indent="  ", break_long_words=False)
 
 
-def _waiting(operations: Operations, row: StreamTable) -> str:
+def _waiting(outlook: Outlook) -> str:
     """What the sources say is new, as a refresh would ask them."""
-    waiting = operations.refresher.look(row.pgt_id)
+    waiting = outlook.waiting
     total = sum(pending.rows for pending in waiting.values())
     each = ", ".join(f"{pending.rows} of {name}" for name, pending in waiting.items() if pending.rows)
     return f"A refresh now would read {total} changed row(s)" + (f": {each}" if each else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,8 +21,10 @@ from runnel.engine.advice import missing_grant
 from runnel.engine.masking import condition, public_message
 from runnel.engine.registry import Registry, position, ready
 from runnel.errors import SchemaDriftError, TransientError
+from runnel.explain.evaluators import StageForecast
 from runnel.ports.sink import Conflict, Publication, Result
 from runnel.ports.source import Pending
+from runnel.refresh.forecast import forecast
 from runnel.refresh.maintained import Maintained, Outcome
 from runnel.refresh.table import TableRefresh
 from runnel.refresh.unit import Member, Order, RefreshFailed, Workplace, refresh_unit
@@ -46,6 +48,18 @@ RECENT = """
 SELECT action, coalesce(changes_read, 0), (extract(epoch FROM end_time - start_time) * 1000)::float8
 FROM pgtrickle.pgt_refresh_history WHERE pgt_id = %s AND status = 'COMPLETED' ORDER BY refresh_id DESC LIMIT 20
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a refresh would find and do now."""
+
+    waiting: Mapping[str, Pending]
+    """By the name of each relation."""
+    stages: Sequence[StageForecast]
+    """Empty if PostgreSQL evaluates the whole query."""
+    threshold: int
+    """Above how many rows tasks do the work."""
 
 
 @dataclass
@@ -115,16 +129,19 @@ class Refresher:
         outcomes = self._transaction(members, "MANUAL", time.time(), None, after=compare)
         return outcomes, found, rows
 
-    def look(self, pgt_id: int) -> dict[str, Pending]:
-        """What waits for a stream table, by the name of each relation that it reads."""
+    def look(self, pgt_id: int) -> Outlook:
+        """What waits for a stream table, and who would evaluate it."""
         table = self.registry.maintained(self.conn, pgt_id)
         try:
             with self.conn.transaction():
                 shared = self.place.shared(self._versions())
-                waiting = TableRefresh(shared, table, position(self.registry.rows[pgt_id])).look()
+                refresh = TableRefresh(shared, table, position(self.registry.rows[pgt_id]))
+                found = refresh.look()
+                stages = forecast(table.stages, refresh.leaves()) if table.plan is not None else []
         finally:
             self.place.finish()
-        return {str(u.relation.name): waiting[u.relation.oid] for u in table.sources if u.relation.oid in waiting}
+        waiting = {str(u.relation.name): found[u.relation.oid] for u in table.sources if u.relation.oid in found}
+        return Outlook(waiting, stages, self.place.sessions.threshold)
 
     def _transaction(
         self,

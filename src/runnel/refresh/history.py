@@ -32,7 +32,8 @@ def record(conn: psycopg.Connection, outcome: Outcome, before: Frontier, initiat
         rows_deleted=outcome.rows_deleted,
         reason=outcome.reason,
         timings=dict(outcome.timings),
-        spark_jobs=outcome.spark_jobs,
+        spark_jobs=0 if outcome.work is None else outcome.work.jobs,
+        work=None if outcome.work is None else outcome.work.as_json(),
         rows_read=dict(outcome.rows_read),
         effort=None if outcome.effort is None else dict(outcome.effort),
     )

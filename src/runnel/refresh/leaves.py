@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from runnel.delta.restrict import Many
 from runnel.model.frontier import Frontier
-from runnel.plan.stage import Branch, Constant, Leaf, Relation, StageRef
+from runnel.plan.stage import Branch, Constant, Leaf, LeafNode, Relation, Stage, StageRef
 from runnel.ports.rows import Frame, Query, Restriction, Rows, leaf_schema
 from runnel.ports.source import Reading, Source
 from runnel.sources.arrow import read_arrow
@@ -52,6 +52,11 @@ def evaluator(leaves: Sequence[Rows], threshold: int, *, joins_in_spark: bool) -
     if any(rows.slices is None for rows in leaves):
         return "here"
     return "spark" if joins_in_spark and len(leaves) > 1 else "slices"
+
+
+def stays_in_postgres(stage: Stage, who: Sequence[Evaluator]) -> bool:
+    """Whether changes need no Spark: few, and nothing to join."""
+    return all(e == "driver" and isinstance(b.tree, LeafNode) for e, b in zip(who, stage.branches, strict=True))
 
 
 @dataclass
@@ -97,6 +102,7 @@ class Leaves:
         else:
             assert rows.select is not None
             table = read_arrow(self.reading.as_owner, rows.select(), schema)
+        self.reading.spark.meter.driver(table.num_rows)
         self.count(leaf, table.num_rows)
         return table
 
@@ -125,6 +131,11 @@ class Leaves:
             return rows.frame()
         assert rows.slices is not None
         return sliced_frame(self.reading, rows.slices(_SLICES_PER_TASK * self.reading.spark.parallelism), schema)
+
+    def waiting(self, leaf: Leaf) -> float:
+        """At most, or about, how many changed rows wait."""
+        rows = self.offered(leaf)
+        return 0 if rows is None else rows.estimate
 
     @property
     def threshold(self) -> int:
@@ -156,6 +167,7 @@ class Leaves:
         assert rows.select is not None
         schema = leaf_schema(leaf, columns, weight=columns is not None)
         table = read_arrow(self.reading.as_owner, rows.select(), schema)
+        self.reading.spark.meter.driver(table.num_rows)
         self.count(leaf, table.num_rows)
         return table
 

@@ -12,6 +12,7 @@ from runnel.apply.tables import StageTables, stage_tables
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
 from runnel.model.types import Column
+from runnel.model.work import WorkDone
 from runnel.plan.stage import Branch, Plan, RowsHead, Stage
 from runnel.ports.sink import Published
 from runnel.ports.source import Used
@@ -126,7 +127,8 @@ class Outcome:
     changes_read: int = 0
     rows_inserted: int = 0
     rows_deleted: int = 0
-    spark_jobs: int = 0
+    work: WorkDone | None = None
+    """By whom it was evaluated; None: nothing was."""
     rows_read: Mapping[str, int | None] = field(default_factory=dict)
     effort: Mapping[str, int] | None = None
     """What was read of sources outside of PostgreSQL."""

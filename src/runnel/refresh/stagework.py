@@ -11,9 +11,9 @@ from runnel.apply.scratch import Scratch
 from runnel.apply.tables import StageTables
 from runnel.catalog.owner import AsOwner
 from runnel.delta.work import Work
-from runnel.plan.stage import LeafNode, RowsHead, Stage
+from runnel.plan.stage import RowsHead, Stage
 from runnel.refresh.large import LargeBranch
-from runnel.refresh.leaves import Evaluator, Leaves
+from runnel.refresh.leaves import Evaluator, Leaves, stays_in_postgres
 from runnel.refresh.maintained import Maintained
 from runnel.refresh.steps import Steps
 from runnel.refresh.terms import read_changes, read_everything
@@ -34,8 +34,6 @@ class StageWork:
     scratch: Scratch
     sessions: Sessions
     steps: Steps
-    jobs: int = 0
-    """Spark jobs so far."""
 
     def tables(self, stage: Stage) -> StageTables:
         """Where a stage keeps its rows."""
@@ -52,7 +50,7 @@ class StageWork:
     def load_changes(self, stage: Stage) -> bool:
         """Bring the delta of a stage's branches into its load table; whether there is any."""
         who = [self.leaves.who_updates(branch) for branch in stage.branches]
-        if all(each == "driver" and isinstance(b.tree, LeafNode) for each, b in zip(who, stage.branches, strict=True)):
+        if stays_in_postgres(stage, who):
             return self._load_leaves(stage)
         return self._load_branches(stage, who, changes=True)
 
@@ -96,7 +94,6 @@ class StageWork:
             slices = branch.slices()
         if slices is None:
             return False
-        self.jobs += 1
         return self._relay(branch.stage, branch.schema.names, relayed_slices(self.sessions, slices))
 
     def _load_leaves(self, stage: Stage) -> bool:
@@ -115,15 +112,15 @@ class StageWork:
     def _load(self, stage: Stage, work: list[Work], adds_up: bool) -> bool:
         if not work:
             return False
-        self.jobs += 1
         names = load_names(stage, {w.number for w in work})
         large = is_large(self.sessions, work)
         with self.steps("plan"):
             frame = terms_frame(self.sessions, stage, work, self.leaves, adds_up=adds_up or not large)
         if large:
-            return self._relay(stage, names, relayed(frame))
+            return self._relay(stage, names, relayed(frame, self.sessions.meter))
         with self.steps("spark"):
             rows = run(frame)
+        self.sessions.meter.small_job(rows.num_rows)
         if not rows.num_rows:
             return False
         with self.steps("load"):

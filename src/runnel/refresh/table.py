@@ -66,8 +66,9 @@ class TableRefresh:
             position = replace(position, reinit="its plan changed, so its state must be rebuilt")
         self.shared, self.table, self.position, self.published = shared, table, position, published
         self.steps = Steps()
+        self.sessions = shared.sessions.metered(str(table.name))
         self.reading = Reading(
-            conn=shared.conn, dsn=shared.dsn, spark=shared.sessions, table_id=table.id, name=table.name,
+            conn=shared.conn, dsn=shared.dsn, spark=self.sessions, table_id=table.id, name=table.name,
             role=table.owner, settings=table.settings, snapshot=shared.snapshot,
             clock=Clock(position.frontier.clock, shared.now), versions=shared.versions, statistics=shared.statistics,
             step=self.steps, fresh=shared.fresh, automatic=table.mode == "AUTO", forgotten=table.forgotten,
@@ -130,14 +131,17 @@ class TableRefresh:
                 with self.steps("apply"):
                     outcome.rows_inserted, outcome.rows_deleted = apply_delta(owner, *self._last, self._trigger_path)
         outcome.changed = bool(outcome.rows_inserted or outcome.rows_deleted)
-        outcome.spark_jobs, outcome.rows_read = work.jobs, work.leaves.rows_read
+        outcome.work, outcome.rows_read = self.sessions.meter.work, work.leaves.rows_read
         outcome.effort = next((e for s in self.sources.values() if (e := s.effort())), None)
 
-    def _stage_work(self, owner: AsOwner) -> StageWork:
+    def leaves(self) -> Leaves:
+        """The way from the plan's leaves to their rows."""
         table = self.table
         stages = [HiddenStage(self.reading, s, table.tables(s).output, table.tables(s).delta) for s in table.stages]
-        leaves = Leaves(self.reading, self.position.frontier, self.sources, stages)
-        return StageWork(table, owner, leaves, self.shared.scratch, self.shared.sessions, self.steps)
+        return Leaves(self.reading, self.position.frontier, self.sources, stages)
+
+    def _stage_work(self, owner: AsOwner) -> StageWork:
+        return StageWork(self.table, owner, self.leaves(), self.shared.scratch, self.sessions, self.steps)
 
     def lend(self) -> None:
         """Let PostgreSQL read all sources, so that it can evaluate the query itself."""

@@ -200,12 +200,15 @@ def _publish(conn: psycopg.Connection, publication: Publication, outcome: Outcom
 
 def _publish_later(place: Workplace, later: Later) -> None:
     """Publish what had to wait for the commit."""
-    conn = place.conn
+    conn, meter = place.conn, place.sessions.metered(str(later.result.name)).meter
     conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     try:
         with place.sinks.taking_part(conn) as publication, conn.transaction():
-            done = publication.publish_later(later)
-            store.add_publication(conn, later.refreshed.id, done.timings, done.reason)
+            with meter.jobs():
+                done = publication.publish_later(later)
+            if meter.work.jobs:
+                meter.written(done.inserted)
+            store.add_publication(conn, later.refreshed.id, done.timings, done.reason, meter.work.as_json())
             publication.before_commit()
     except Exception as error:
         if is_lost(conn):

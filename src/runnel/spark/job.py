@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
 from runnel.errors import SparkFailure
+from runnel.spark.meter import Meter
 
 
-def run(rows: DataFrame) -> pa.Table:
-    """The rows, on the driver."""
+def run(rows: DataFrame, meter: Meter | None = None) -> pa.Table:
+    """The rows, on the driver; `meter` counts jobs and tasks, where one task does not do it all."""
     try:
-        return rows.toArrow()
+        with meter.jobs() if meter is not None else nullcontext():
+            return rows.toArrow()
     except Py4JJavaError as error:
         raise failure(error) from error
 

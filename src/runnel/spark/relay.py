@@ -11,18 +11,20 @@ they are an RDD of bytes, which costs the JVM a quarter of what the same bytes i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark import RDD, StorageLevel
+from pyspark import RDD, StorageLevel, inheritable_thread_target
 from pyspark.sql import DataFrame
 
 from runnel.spark.job import failure
+from runnel.spark.meter import Mapped, Meter, TaskCounter
 from runnel.spark.session import Sessions
 from runnel.spark.slices import Slices, slice_rows
 
@@ -41,13 +43,15 @@ class Relay:
 
 
 @contextmanager
-def relayed(rows: DataFrame) -> Iterator[Relay]:
+def relayed(rows: DataFrame, meter: Meter) -> Iterator[Relay]:
     """Compute and print rows, and keep them on the disks of the executors until the block ends."""
-    kept = rows.mapInArrow(_printed_batches, "bytes binary").persist(StorageLevel.DISK_ONLY)
+    kept = rows.mapInArrow(_printed(meter.in_tasks()), "bytes binary").persist(StorageLevel.DISK_ONLY)
+    before = meter.work.written_rows
     try:
-        with _in_words():
+        with _in_words(), meter.jobs():
             sizes = kept.selectExpr("length(bytes) AS size").toArrow().column(0).to_pylist()
-        yield Relay(sum(sizes), _rows_fetched(kept))
+        pieces = (bytes(row[0]) for row in kept.toLocalIterator(prefetchPartitions=True))
+        yield Relay(sum(sizes), _passed_on(pieces, meter, meter.work.written_rows - before))
     finally:
         kept.unpersist()
 
@@ -55,12 +59,15 @@ def relayed(rows: DataFrame) -> Iterator[Relay]:
 @contextmanager
 def relayed_slices(sessions: Sessions, slices: Slices) -> Iterator[Relay]:
     """The same with rows that PostgreSQL has computed: each task runs a SELECT and prints what comes."""
+    meter = sessions.meter
+    before = meter.work.written_rows
     numbers = sessions.base.sparkContext.parallelize(range(len(slices.queries)), len(slices.queries))
-    kept = numbers.mapPartitions(lambda each: _printed_slices(slices, each)).persist(StorageLevel.DISK_ONLY)
+    kept = numbers.mapPartitions(_printed_slices(slices, meter.in_tasks())).persist(StorageLevel.DISK_ONLY)
     try:
-        with _in_words():
+        with _in_words(), meter.jobs():
             sizes = kept.mapPartitions(lambda pieces: [[len(piece) for piece in pieces]]).collect()
-        yield Relay(sum(map(sum, sizes)), _fetched(kept, sizes))
+        pieces = _fetched(kept, sizes)
+        yield Relay(sum(map(sum, sizes)), _passed_on(pieces, meter, meter.work.written_rows - before))
     finally:
         kept.unpersist()
 
@@ -73,10 +80,10 @@ def _in_words() -> Iterator[None]:
         raise failure(error) from error
 
 
-def _rows_fetched(kept: DataFrame) -> Iterator[bytes]:
-    """The pieces of all partitions, which Spark keeps small."""
-    with _in_words():
-        yield from (bytes(row[0]) for row in kept.toLocalIterator(prefetchPartitions=True))
+def _passed_on(pieces: Iterable[bytes], meter: Meter, rows: int) -> Iterator[bytes]:
+    with _in_words(), meter.jobs():
+        yield from pieces
+    meter.driver(rows)
 
 
 def _fetched(kept: RDD[bytes], sizes: Sequence[Sequence[int]]) -> Iterator[bytes]:
@@ -87,13 +94,15 @@ def _fetched(kept: RDD[bytes], sizes: Sequence[Sequence[int]]) -> Iterator[bytes
         # What stands before is passed over: it comes from the executor's disk and is not sent.
         return context.runJob(kept, lambda pieces: islice(pieces, start, end), [partition])
 
-    with _in_words(), ThreadPoolExecutor(1) as ahead:
+    # The other thread's jobs belong to the same group.
+    fetch_ahead: Callable[..., list[bytes]] = inheritable_thread_target(fetch)
+    with ThreadPoolExecutor(1) as ahead:
         waiting = [(p, a, b) for p, pieces in enumerate(sizes) for a, b in _portions(pieces)]
-        following = ahead.submit(fetch, *waiting[0]) if waiting else None
+        following = ahead.submit(fetch_ahead, *waiting[0]) if waiting else None
         for number in range(len(waiting)):
             assert following is not None
             pieces = following.result()
-            following = ahead.submit(fetch, *waiting[number + 1]) if number + 1 < len(waiting) else None
+            following = ahead.submit(fetch_ahead, *waiting[number + 1]) if number + 1 < len(waiting) else None
             yield from pieces
 
 
@@ -113,20 +122,37 @@ def _portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield start, len(sizes)
 
 
-def _printed_batches(batches: Iterable[Any]) -> Iterator[Any]:
-    import pyarrow as pa  # noqa: PLC0415  (imported where the task runs)
+def _printed(counter: TaskCounter) -> Mapped:
+    """A function for `mapInArrow`: rows as COPY reads them."""
 
-    from runnel.transport import render_csv  # noqa: PLC0415
+    def printed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for text in _print(batches, counter):
+            yield pa.record_batch([pa.array([text], pa.binary())], ["bytes"])
+
+    return printed
+
+
+def _printed_slices(slices: Slices, counter: TaskCounter) -> Callable[[Iterable[int]], Iterator[bytes]]:
+    """A function for `mapPartitions`: the rows of the SELECTs with these numbers."""
+
+    def printed(numbers: Iterable[int]) -> Iterator[bytes]:
+        for number in numbers:
+            yield from _print(_read(slice_rows(slices, slices.queries[number]), counter), counter)
+
+    return printed
+
+
+def _read(batches: Iterable[Any], counter: TaskCounter) -> Iterator[Any]:
+    for batch in batches:
+        counter.read(batch)
+        yield batch
+
+
+def _print(batches: Iterable[Any], counter: TaskCounter) -> Iterator[bytes]:
+    from runnel.transport import render_csv  # noqa: PLC0415  (imported where the task runs)
 
     for batch in batches:
         if batch.num_rows:
-            yield pa.record_batch([pa.array([render_csv(batch)], pa.binary())], ["bytes"])
-
-
-def _printed_slices(slices: Slices, numbers: Iterable[int]) -> Iterator[bytes]:
-    from runnel.transport import render_csv  # noqa: PLC0415  (imported where the task runs)
-
-    for number in numbers:
-        for batch in slice_rows(slices, slices.queries[number]):
-            if batch.num_rows:
-                yield render_csv(batch)
+            text = render_csv(batch)
+            counter.wrote(batch.num_rows, len(text))
+            yield text

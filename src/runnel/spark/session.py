@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from runnel.errors import SparkFailure
 from runnel.spark.master import check_java, check_master
+from runnel.spark.meter import Meter
 
 __all__ = ["SMALL_ROWS", "Sessions", "SparkSession", "adopt", "build_sessions"]
 
@@ -28,7 +29,8 @@ _APPLICATION = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ui.retainedExecutions": "1",
-    "spark.ui.retainedJobs": "10",
+    # A large result is fetched by as many jobs as it has partitions, and all of them are counted.
+    "spark.ui.retainedJobs": "300",
     "spark.ui.retainedStages": "10",
     "spark.ui.retainedTasks": "100",
     "spark.driver.maxResultSize": "0",
@@ -83,6 +85,12 @@ class Sessions:
     owned: bool
     small_rows: int = SMALL_ROWS
     joins_in_spark: bool = False
+    meter: Meter = field(default_factory=Meter, repr=False, compare=False)
+    """Counts what is done with these sessions."""
+
+    def metered(self, name: str) -> Sessions:
+        """The same with a meter of its own, for one refresh."""
+        return replace(self, meter=Meter(self.base.sparkContext, name))
 
     @property
     def threshold(self) -> int:

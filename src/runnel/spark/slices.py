@@ -38,7 +38,7 @@ def slices_frame(sessions: Sessions, slices: Slices) -> DataFrame:
 
     # A range of n partitions puts exactly one slice into each task.
     numbers = sessions.large.range(0, len(slices.queries), 1, len(slices.queries))
-    return numbers.mapInArrow(slice_reader(slices), from_arrow_schema(slices.schema))
+    return numbers.mapInArrow(sessions.meter.reading(slice_reader(slices)), from_arrow_schema(slices.schema))
 
 
 def slice_reader(slices: Slices) -> SliceReader:

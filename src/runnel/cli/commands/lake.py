@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from runnel.cli.output import JsonOption, counted, done, note, print_json, print_lake_tables, print_lakes
+from runnel.cli.output import JsonOption, done, note, print_json, print_lake_tables, print_lakes
 from runnel.cli.target import DsnOption, HomeOption, absolute, open_client
 from runnel.dsn import SECRET_WORDS
 from runnel.errors import UserError
+from runnel.model.quantities import counted
 
 PASSWORD_VARIABLE = "RUNNEL_LAKE_PASSWORD"  # noqa: S105  (the name of one)
 

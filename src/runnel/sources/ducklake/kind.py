@@ -45,12 +45,12 @@ class LakeTables(Kind):
         """The lake tables of a stream table; all tables of a transaction see a lake at the same snapshot."""
         if self._reads is None or self._reads.conn is not reading.conn:
             self._reads = LakeReads(reading.conn, self._catalogs)
-        io = LakeIo()
+        io, lent = LakeIo(), self._lent.counted(reading.spark.meter.driver)
         found: dict[int, Source] = {}
         for each in used:
             ref = each.relation.origin.ref
             assert isinstance(ref, LakeRef)
-            found[each.relation.oid] = LakeTableSource(reading, self._reads, self._lent, io, each, ref)
+            found[each.relation.oid] = LakeTableSource(reading, self._reads, lent, io, each, ref)
         return found
 
     # -- between refreshes -----------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ per session and emptied before they are filled again.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -35,6 +35,11 @@ class Lent:
     """Per table its columns and who may read it."""
     _dead: dict[Name, int] = field(default_factory=dict)
     """Rows of a table since it was last truncated, deleted ones included."""
+    _copied: Callable[[int], None] | None = None
+
+    def counted(self, copied: Callable[[int], None]) -> Lent:
+        """The same tables; `copied` is told how many rows go there."""
+        return replace(self, _copied=copied)
 
     def fill(
         self,
@@ -63,6 +68,8 @@ class Lent:
                     count += part.num_rows
                     copy.write(render_csv(as_text(part)))
         self._dead[name] = self._dead.get(name, 0) + count
+        if self._copied is not None:
+            self._copied(count)
         return count
 
     def keep_only(self, conn: psycopg.Connection[Any], tables: Container[int], relations: Container[int]) -> None:

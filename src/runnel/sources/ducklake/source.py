@@ -112,14 +112,16 @@ class LakeTableSource:
 
     def delta(self, leaf: Leaf, since: Version | None) -> Rows | None:  # noqa: ARG002
         """The changes, copied to where PostgreSQL can read them, and what the clock moved."""
-        if not (self._lend_changes() or leaf.clock_filters):
+        if self._changes is None and not leaf.clock_filters:
             return None
 
         def select() -> Query:
+            self._lend_changes()
             relation = self._lend(leaf, None) if leaf.clock_filters else self.relation.name.sql()
             return select_delta(self.reading, leaf, self._buffer(leaf), relation)
 
-        return Rows(self._lend_changes(), select=select, copied=True)
+        waiting = 0 if self._changes is None else changed_rows(self._changes)
+        return Rows(waiting, select=select, copied=True)
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The rows that may hold the keys, lent to PostgreSQL; or the whole table as Spark reads it."""
@@ -186,8 +188,9 @@ class LakeTableSource:
         if keys and scanned_rows(scan) > TASK_ROWS and min(map(len, keys.values())) > TASK_KEYS:
             # The keys are spread over many files: tasks look for them side by side, and few rows come back.
             self.io.count(scan)
-            frame = scan_frame(self.reading.spark.large, scan, self.reads.history(self.ref), native=False)
-            rows = iter(run(frame).to_batches())
+            meter, history = self.reading.spark.meter, self.reads.history(self.ref)
+            frame = scan_frame(self.reading.spark.large, scan, history, native=False, meter=meter)
+            rows = iter(run(frame, meter).to_batches())
         target = Name("pg_temp", f"pgt_lent_rows_{self.reading.table_id}_{self.relation.oid}_{leaf.id}")
         with self.reading.step(STEP):
             self.lent.fill(self.reading.conn, target, self._columns(names), rows, self.reading.role)

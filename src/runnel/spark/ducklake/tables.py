@@ -37,6 +37,7 @@ from runnel.lake.read.scan import Scan, plan_scan
 from runnel.spark.ducklake.task import file_reader, for_spark
 from runnel.spark.ducklake.types import id_name, is_native, spark_field, spark_type, travel_type
 from runnel.spark.ducklake.where import columns_in, hints
+from runnel.spark.meter import Meter
 from runnel.spark.session import SMALL_ROWS, Sessions
 
 _TASK_BYTES = 64 << 20
@@ -106,8 +107,11 @@ def read_ducklake_changes(
 # --- a table at a version
 
 
-def scan_frame(spark: SparkSession, scan: Scan, history: ColumnHistory, *, native: bool = True) -> DataFrame:
-    """The rows of a scan that was planned elsewhere, in the lake's own column names."""
+def scan_frame(
+    spark: SparkSession, scan: Scan, history: ColumnHistory, *, native: bool = True, meter: Meter | None = None
+) -> DataFrame:
+    """The rows of a scan that was planned elsewhere, in the lake's own column names; `meter` counts them."""
+    meter = meter or Meter()
     chosen = st.StructType([spark_field(column) for column in scan.columns])
     readable = native and bool(scan.columns) and all(is_native(column) for column in scan.columns)
     scanned = [spec for spec in scan.files if readable and _is_scannable(spark, spec, history)]
@@ -116,7 +120,9 @@ def scan_frame(spark: SparkSession, scan: Scan, history: ColumnHistory, *, nativ
     # The first part belongs to the caller's session, so the result does, too.
     frame = _local_frame(spark, scan.inlined, scan.columns, chosen)
     if rest:
-        frame = frame.union(_task_frame(spark, rest, scan.columns, chosen))
+        frame = frame.union(_task_frame(spark, rest, scan.columns, chosen, meter))
+    meter.driver(scan.inlined.num_rows)
+    meter.scanned(sum(spec.file.record_count for spec in scanned), sum(spec.file.size for spec in scanned))
     whole = [spec for spec in scanned if not spec.deletes and not spec.inlined_deletes]
     holed = [spec for spec in scanned if spec.deletes or spec.inlined_deletes]
     if whole:
@@ -139,7 +145,7 @@ def filtered_frame(
     columns: Sequence[str],
 ) -> DataFrame:
     """A scan under the names that Spark SQL knows its columns by, narrowed and computed by Spark."""
-    rows = scan_frame(sessions.large, scan, history).toDF(*names)
+    rows = scan_frame(sessions.large, scan, history, meter=sessions.meter).toDF(*names)
     for condition in filters:
         rows = rows.where(condition)
     return rows.selectExpr(*columns)
@@ -219,7 +225,11 @@ def _is_reachable(spark: SparkSession, path: str) -> bool:
 
 
 def _task_frame(
-    spark: SparkSession, specs: Sequence[FileScan], columns: tuple[LakeColumn, ...], chosen: st.StructType
+    spark: SparkSession,
+    specs: Sequence[FileScan],
+    columns: tuple[LakeColumn, ...],
+    chosen: st.StructType,
+    meter: Meter | None = None,
 ) -> DataFrame:
     """One task per handful of files, largest first, so that no task waits for another's last file."""
     total = sum(spec.file.size for spec in specs)
@@ -232,7 +242,8 @@ def _task_frame(
         loads[least] += spec.file.size
     extra = len(specs[0].schema) - len(columns)
     wanted = _arrow_schema(columns, specs[0].schema, extra)
-    return spark.range(0, count, 1, count).mapInArrow(file_reader(shares, wanted), chosen)
+    read = file_reader(shares, wanted)
+    return spark.range(0, count, 1, count).mapInArrow(read if meter is None else meter.reading(read), chosen)
 
 
 def _local_frame(

@@ -41,7 +41,8 @@ def through_frame(sessions: Sessions, through: Through, shares: list[list[FileSc
     from pyspark.sql.pandas.types import from_arrow_schema
 
     numbers = sessions.large.range(0, len(shares) + 1, 1, len(shares) + 1)
-    return numbers.mapInArrow(_share_reader(through, shares, rest), from_arrow_schema(through.schema))
+    read = sessions.meter.reading(_share_reader(through, shares, rest))
+    return numbers.mapInArrow(read, from_arrow_schema(through.schema))
 
 
 def _share_reader(
