@@ -59,7 +59,7 @@ def test_a_leaf_that_needs_no_columns_still_has_rows() -> None:
 def test_captured_changes_since_a_snapshot() -> None:
     buffer = table_buffer(100, {"s": 3, "id": 1}, "10:12:")
     assert buffer.sql == (
-        'SELECT pgt_w AS "#w", c1 AS "id", c3 AS "s" FROM pgtrickle_changes.changes_100 '
+        'SELECT pgt_w AS "#w", c1 AS "id", c3 AS "s" FROM pgtrickle_changes.changes_100 AS r '
         "WHERE pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
     )
     assert buffer.params == {"frontier": "10:12:"}
@@ -69,7 +69,7 @@ def test_captured_changes_since_a_snapshot() -> None:
 def test_captured_changes_are_netted_first_where_an_expression_may_raise() -> None:
     buffer = table_buffer(100, {"s": 3, "j": 1}, "10:12:", netted=True, textual=frozenset({"j"}))
     assert buffer.sql == (
-        'SELECT sum(pgt_w) AS "#w", (array_agg(c1))[1] AS "j", c3 AS "s" FROM pgtrickle_changes.changes_100 '
+        'SELECT sum(pgt_w) AS "#w", (array_agg(c1))[1] AS "j", c3 AS "s" FROM pgtrickle_changes.changes_100 AS r '
         "WHERE pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot) "
         "GROUP BY c1::text, c3 HAVING sum(pgt_w) <> 0"
     )
@@ -78,7 +78,7 @@ def test_captured_changes_are_netted_first_where_an_expression_may_raise() -> No
 def test_changes_of_stream_tables_and_stages() -> None:
     log = log_buffer(7, {"a": 0, 'b"c': 1}, 3, 5)
     assert log.sql == (
-        'SELECT pgt_w AS "#w", o0 AS "a", o1 AS "b""c" FROM pgtrickle_changes.log_7 '
+        'SELECT pgt_w AS "#w", o0 AS "a", o1 AS "b""c" FROM pgtrickle_changes.log_7 AS r '
         "WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s"
     )
     assert log.params == {"after": 3, "upto": 5}
@@ -88,7 +88,7 @@ def test_changes_of_stream_tables_and_stages() -> None:
 def test_logged_changes_are_netted_first_where_an_expression_may_raise() -> None:
     log = log_buffer(7, {"j": 0, "s": 2}, 3, 5, netted=True, textual=frozenset({"j"}))
     assert log.sql == (
-        'SELECT sum(pgt_w) AS "#w", (array_agg(o0))[1] AS "j", o2 AS "s" FROM pgtrickle_changes.log_7 '
+        'SELECT sum(pgt_w) AS "#w", (array_agg(o0))[1] AS "j", o2 AS "s" FROM pgtrickle_changes.log_7 AS r '
         "WHERE pgt_version > %(after)s AND pgt_version <= %(upto)s "
         "GROUP BY o0::text, o2 HAVING sum(pgt_w) <> 0"
     )

@@ -66,7 +66,7 @@ def _who(evaluator: Evaluator) -> str:
     return {
         "PostgreSQL": "PostgreSQL alone",
         "the driver": "the driver and one task",
-        "slices": "tasks, which let PostgreSQL join slices",
+        "slices": "tasks in slices",
         "tasks": "tasks",
     }[evaluator]
 

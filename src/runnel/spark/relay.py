@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark import RDD, StorageLevel, inheritable_thread_target
+from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame
 
 from runnel.spark.job import failure
@@ -50,8 +50,7 @@ def relayed(rows: DataFrame, meter: Meter) -> Iterator[Relay]:
     try:
         with _in_words(), meter.jobs():
             sizes = kept.selectExpr("length(bytes) AS size").toArrow().column(0).to_pylist()
-        pieces = (bytes(row[0]) for row in kept.toLocalIterator(prefetchPartitions=True))
-        yield Relay(sum(sizes), _passed_on(pieces, meter, meter.work.written_rows - before))
+        yield Relay(sum(sizes), _partitions(kept, meter, meter.work.written_rows - before))
     finally:
         kept.unpersist()
 
@@ -66,8 +65,7 @@ def relayed_slices(sessions: Sessions, slices: Slices) -> Iterator[Relay]:
     try:
         with _in_words(), meter.jobs():
             sizes = kept.mapPartitions(lambda pieces: [[len(piece) for piece in pieces]]).collect()
-        pieces = _fetched(kept, sizes)
-        yield Relay(sum(map(sum, sizes)), _passed_on(pieces, meter, meter.work.written_rows - before))
+        yield Relay(sum(map(sum, sizes)), _portions(kept, sizes, meter, meter.work.written_rows - before))
     finally:
         kept.unpersist()
 
@@ -80,13 +78,14 @@ def _in_words() -> Iterator[None]:
         raise failure(error) from error
 
 
-def _passed_on(pieces: Iterable[bytes], meter: Meter, rows: int) -> Iterator[bytes]:
+def _partitions(kept: DataFrame, meter: Meter, rows: int) -> Iterator[bytes]:
+    """The pieces of all partitions, which Spark keeps small."""
     with _in_words(), meter.jobs():
-        yield from pieces
+        yield from (bytes(row[0]) for row in kept.toLocalIterator(prefetchPartitions=True))
     meter.driver(rows)
 
 
-def _fetched(kept: RDD[bytes], sizes: Sequence[Sequence[int]]) -> Iterator[bytes]:
+def _portions(kept: RDD[bytes], sizes: Sequence[Sequence[int]], meter: Meter, rows: int) -> Iterator[bytes]:
     """The pieces of all partitions, some at a time; the next ones are fetched while those before are written."""
     context = kept.context
 
@@ -94,22 +93,23 @@ def _fetched(kept: RDD[bytes], sizes: Sequence[Sequence[int]]) -> Iterator[bytes
         # What stands before is passed over: it comes from the executor's disk and is not sent.
         return context.runJob(kept, lambda pieces: islice(pieces, start, end), [partition])
 
-    # The other thread's jobs belong to the same group.
-    fetch_ahead: Callable[..., list[bytes]] = inheritable_thread_target(fetch)
-    with ThreadPoolExecutor(1) as ahead:
-        waiting = [(p, a, b) for p, pieces in enumerate(sizes) for a, b in _portions(pieces)]
-        following = ahead.submit(fetch_ahead, *waiting[0]) if waiting else None
+    waiting = [(p, a, b) for p, pieces in enumerate(sizes) for a, b in _runs(pieces)]
+    with _in_words(), ThreadPoolExecutor(1) as ahead:
+        following = ahead.submit(fetch, *waiting[0]) if waiting else None
         for number in range(len(waiting)):
             assert following is not None
             pieces = following.result()
-            following = ahead.submit(fetch_ahead, *waiting[number + 1]) if number + 1 < len(waiting) else None
+            following = ahead.submit(fetch, *waiting[number + 1]) if number + 1 < len(waiting) else None
             yield from pieces
+    # Jobs of another thread are in no group.
+    meter.one_task_jobs(len(waiting))
+    meter.driver(rows)
 
 
-def _portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of pieces that are fetched together.
+def _runs(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Pieces that are fetched together.
 
-    >>> list(_portions([3 * 2**20] * 12))
+    >>> list(_runs([3 * 2**20] * 12))
     [(0, 5), (5, 10), (10, 12)]
     """
     start, total = 0, 0
