@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import runnel
-from runnel.errors import UserError
+from runnel.errors import SparkFailure, UserError
+from runnel.spark.executors import explained
 from runnel.spark.package import (
     TASK_MODULES,
     check_package,
@@ -149,3 +150,23 @@ def test_spark_is_told_where_the_archive_is(tmp_path: Path) -> None:
     assert odd["spark.archives"].endswith("/a%2C%20b%23c.tar.gz#environment")
     assert odd["spark.executorEnv.PYTHONPATH"] == "./environment"
     assert package_settings("s3a://bucket/x.tgz")["spark.archives"] == "s3a://bucket/x.tgz#environment"
+
+
+@pytest.mark.parametrize(
+    ("trace", "told"),
+    [
+        (
+            "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.8 than that in ...",
+            f"The workers have Python 3.8, and the engine has Python {python_version()}.",
+        ),
+        ("ModuleNotFoundError: No module named 'runnel'", "The workers lack the Python package runnel."),
+        ("ModuleNotFoundError: No module named 'adbc_driver_manager'", "lack the Python package adbc_driver_manager."),
+        (
+            'java.io.IOException: Cannot run program "/x/python": error=2, No such file',
+            "The workers have no /x/python.",
+        ),
+        ("ModuleNotFoundError: No module named 'theirs'", "Spark: it failed"),
+    ],
+)
+def test_workers_that_cannot_work_are_explained(trace: str, told: str) -> None:
+    assert told in explained(SparkFailure("Spark: it failed"), trace).message

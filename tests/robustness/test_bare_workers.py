@@ -97,15 +97,20 @@ def test_the_same_pipeline_on_workers_that_have_only_python(
 
 
 @pytest.mark.slow
-def test_workers_without_the_package_are_told_apart(
-    durable: EmbeddedServer, cluster: Cluster, processes: list[Process]
+def test_workers_that_cannot_work_are_told_at_the_start(
+    durable: EmbeddedServer, processes: list[Process], tmp_path: Path
 ) -> None:
+    with standalone(tmp_path, processes, workers=1, bare=True) as cluster:
+        _refused(durable, cluster, processes)
+
+
+def _refused(durable: EmbeddedServer, cluster: Cluster, processes: list[Process]) -> None:
     engine = _up(durable.dsn, cluster)
     processes.append(engine)
-    said = engine.wait_for("The workers lack the Python package (pyarrow|runnel)")
-    assert "Traceback" not in said
+    engine.wait_for("The workers lack the Python package (pyarrow|runnel)")
     engine.wait_for("runnel spark package")
     assert engine.popen.wait(60) == 1
+    assert "Traceback" not in engine.tail()
     nowhere = runnel_up(
         "--dsn", durable.dsn, "--master", cluster.address, env={"PYSPARK_PYTHON": "/nowhere/python"}
     )  # fmt: skip

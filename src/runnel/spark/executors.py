@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ANSWER = pa.schema([("host", pa.string()), ("sources", pa.string())])
 
-_OTHER_PYTHON = re.compile(r"different version: (\S+) than|magic number|PYTHON_VERSION_MISMATCH")
+_OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH(?:.*? different version: (\S+) than)?|magic number")
 _NO_MODULE = re.compile(r"No module named '?([\w.]+)|PyArrow .*must be installed")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 
@@ -32,7 +32,7 @@ def check_executors(sessions: Sessions) -> None:
     try:
         answers = run(sessions.large.range(0, count, 1, count).mapInArrow(_answer, "host string, sources string"))
     except SparkFailure as error:
-        raise explained(error) from error
+        raise explained(error, str(error.__cause__)) from error
     for host, sources in zip(answers["host"].to_pylist(), answers["sources"].to_pylist(), strict=True):
         if sources != sources_digest():
             raise UserError(
@@ -41,20 +41,20 @@ def check_executors(sessions: Sessions) -> None:
             )
 
 
-def explained(error: SparkFailure) -> SparkFailure | UserError:
+def explained(error: SparkFailure, trace: str) -> SparkFailure | UserError:
     """What a worker that cannot work means.
 
-    >>> str(explained(SparkFailure("Spark: ModuleNotFoundError: No module named 'pyarrow'")))
+    >>> str(explained(SparkFailure("Spark: it failed"), "ModuleNotFoundError: No module named 'pyarrow'"))
     'The workers lack the Python package pyarrow.'
     """
     version = python_version()
     theirs = f"PYSPARK_PYTHON names the Python of the workers, say PYSPARK_PYTHON=/usr/bin/python{version}."
-    if found := _OTHER_PYTHON.search(error.message):
+    if found := _OTHER_PYTHON.search(trace):
         other = f"Python {found[1]}" if found[1] else "another Python"
         return UserError(f"The workers have {other}, and the engine has Python {version}.", hint=theirs)
-    if found := _NO_PYTHON.search(error.message):
+    if found := _NO_PYTHON.search(trace):
         return UserError(f"The workers have no {found[1]}.", hint=theirs)
-    if found := _NO_MODULE.search(error.message):
+    if found := _NO_MODULE.search(trace):
         name = (found[1] or "pyarrow").split(".")[0]
         if name in {"runnel", *(each.replace("-", "_") for each in DISTRIBUTIONS)}:
             return UserError(
