@@ -156,7 +156,7 @@ def test_spark_is_told_where_the_archive_is(tmp_path: Path) -> None:
     ("trace", "told"),
     [
         (
-            "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.8 than that in ...",
+            "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.8 than in driver",
             f"The workers have Python 3.8, and the engine has Python {python_version()}.",
         ),
         ("ModuleNotFoundError: No module named 'runnel'", "The workers lack the Python package runnel."),
