@@ -7,8 +7,7 @@ import random
 import re
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from tests.lake.places import Place
 from tests.robustness.processes import Process
 from tests.robustness.stack import Stack
 
-ROWS = 60_000
+ROWS = 40_000
 TASKS = "tasks"
 """How sessions of Spark's tasks call themselves; those of the engine have names of their own."""
 
@@ -41,6 +40,8 @@ QUERIES = {
     "grouped": """SELECT p.category, count(*) AS n, sum(o.total) AS usd, count(DISTINCT o.note) AS notes
                   FROM orders o JOIN products p ON p.id = o.product GROUP BY p.category""",
 }
+
+UNLOGGED = "relpersistence = 'u'"
 
 READING = f"SELECT FROM pg_stat_activity WHERE application_name = '{TASKS}' AND xact_start IS NOT NULL"
 LOADING = "SELECT FROM pg_stat_progress_copy WHERE command = 'COPY FROM' AND tuples_processed > 0"
@@ -88,6 +89,7 @@ def test_killed_within_large_work(durable: EmbeddedServer, processes: list[Proce
         conn.execute(TABLES.encode())
         stack.start_engine()
         place.attach(conn)
+        unlogged = _tables(conn, UNLOGGED)
         client.create_stream_table("grouped", QUERIES["grouped"], "@yearly", "DIFFERENTIAL", sink="ducklake")
         for number, kill in enumerate(KILLS):
             _prepare(conn, client, kill, number)
@@ -103,7 +105,7 @@ def test_killed_within_large_work(durable: EmbeddedServer, processes: list[Proce
         eventually(lambda: stored_files(place.data_path) <= known_files(conn), 20, what="files are left")
         place.check(conn)
         assert stack.engine.stop() == 0, stack.engine.tail()
-        _nothing_left(conn)
+        _nothing_left(conn, unlogged)
 
 
 def _prepare(conn: psycopg.Connection[Any], client: runnel.Client, kill: Kill, number: int) -> None:
@@ -195,17 +197,16 @@ def _same(conn: psycopg.Connection[Any], client: runnel.Client, place: Place) ->
             assert_equal(duck_bag(conn, duck, name), pg_bag(conn, name), name)
 
 
-def _nothing_left(conn: psycopg.Connection[Any]) -> None:
-    """No temporary table of a dead session, no table that no stream table needs: both have the same kinds of them."""
-    count: Callable[[], int] = lambda: len(  # noqa: E731
-        conn.execute("SELECT FROM pg_class WHERE relpersistence = 't' AND relkind = 'r'").fetchall()
-    )
-    eventually(lambda: count() == 0, 10, what="temporary tables are left")
+def _nothing_left(conn: psycopg.Connection[Any], unlogged: set[str]) -> None:
+    """No temporary table of a dead session, no staging table, no state of a stream table that is not there."""
+    eventually(lambda: not _tables(conn, "relpersistence = 't'"), 10, what="temporary tables are left")
+    assert _tables(conn, UNLOGGED) == unlogged, "staging tables are left"
     ids = {str(i) for (i,) in conn.execute("SELECT pgt_id FROM pgtrickle.pgt_stream_tables").fetchall()}
-    tables = conn.execute(
-        "SELECT relname FROM pg_class WHERE relnamespace = 'pgtrickle_state'::regnamespace AND relkind = 'r'"
-    ).fetchall()
-    found = Counter(re.match(r"[a-z]+_(\d+)", name)[1] for (name,) in tables)  # type: ignore[index]
-    assert set(found) <= ids, f"tables of stream tables that are not there: {tables}"
-    unlogged = conn.execute("SELECT relname FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r'").fetchall()
-    assert not unlogged, f"staging tables are left: {unlogged}"
+    state = _tables(conn, "relnamespace = 'pgtrickle_state'::regnamespace")
+    strangers = {name for name in state if not ids & set(re.findall(r"^[a-z]+_(\d+)", name))}
+    assert not strangers, f"tables of stream tables that are not there: {strangers}"
+
+
+def _tables(conn: psycopg.Connection[Any], which: str) -> set[str]:
+    query = f"SELECT relname FROM pg_class WHERE relkind = 'r' AND {which}"
+    return {name for (name,) in conn.execute(query.encode()).fetchall()}

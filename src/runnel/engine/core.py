@@ -247,12 +247,16 @@ class Engine:
 
     def _start_spark(self) -> None:
         from runnel.spark import session, warm  # noqa: PLC0415  (Spark is imported only when it is used)
+        from runnel.spark.master import is_cluster  # noqa: PLC0415
 
         began = time.monotonic()
         rows = session.SMALL_ROWS if self._tasks_above is None else self._tasks_above
         if self._spark is not None:
             self._sessions = session.adopt(self._spark, small_rows=rows)
         else:
+            if is_cluster(self._master):
+                # A cluster that is full, or has no workers, keeps everybody waiting without a word.
+                self._on_event(f"Spark on {self._master}: waiting for executors ...")
             self._sessions = session.build_sessions(self._master, rows, self._spark_package)
         if self._spark is None:
             self._on_event(f"Spark started ({time.monotonic() - began:.1f} s), warming up ...")
