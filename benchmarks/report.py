@@ -37,6 +37,8 @@ class Answer:
     setup: str
     grid: Grid
     breakdown: Grid | None = None
+    unit: str = "median milliseconds per step"
+    """Of the breakdown's figures."""
     targets: Sequence[Target] = ()
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -46,7 +48,7 @@ def print_answer(console: Console, answer: Answer) -> None:
     console.print(f"\n[bold]{answer.question}[/bold]\n[dim]{answer.setup}[/dim]")
     console.print(_rich(answer.grid))
     if answer.breakdown is not None:
-        console.print("[dim]where the time goes (median ms per step)[/dim]")
+        console.print(f"[dim]where the time goes ({answer.unit})[/dim]")
         console.print(_rich(answer.breakdown))
     for target in answer.targets:
         verdict = "[green]met[/green]" if target.met else "[red]missed[/red]"
@@ -92,7 +94,7 @@ def markdown(answers: Sequence[Answer], facts: Grid) -> str:
 def _section(answer: Answer) -> str:
     parts = [f"## {answer.question}", answer.setup, _table(answer.grid)]
     if answer.breakdown is not None:
-        parts += ["Where the time goes, median milliseconds per step:", _table(answer.breakdown)]
+        parts += [f"Where the time goes, {answer.unit}:", _table(answer.breakdown)]
     if answer.targets:
         parts.append("\n".join(_verdict(target) for target in answer.targets))
     if answer.notes:

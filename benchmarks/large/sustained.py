@@ -74,6 +74,7 @@ def measure(bench: Bench, orders: int, changes: int, batch: int) -> Answer:
         ),
         grid=Grid(("stream table", "captured", "captured / s", "lake rows / s", "refreshes", "engine busy"), rows),
         breakdown=_shares(taken),
+        unit="share of all refreshes",
     )
 
 
@@ -149,4 +150,4 @@ def _shares(taken: dict[str, Traffic]) -> Grid:
         whole = _work(each.refreshes) * 1000 or 1.0
         spent = [sum((r.timings or {}).get(step, 0.0) for r in each.refreshes) for step in LAKE_STEPS]
         rows.append([label, *(f"{value / whole:.0%}" for value in (*spent, whole - sum(spent)))])
-    return Grid(("share of the work", *LAKE_STEPS, "rest"), rows)
+    return Grid(("stream table", *LAKE_STEPS, "rest"), rows)
