@@ -70,9 +70,9 @@ TEMPLATE = """\
 # Benchmarks
 
 `make bench` measures everything on this page and rewrites it (`ARGS="--only lake-latency"` measures one question anew);
-nothing here is edited by hand. Times are seen by a client of PostgreSQL, commit included. The server is the embedded
-one, durable as users run it (`fsync` and `synchronous_commit` on), with the engine (`runnel up`) as a separate process
-on the same machine.
+nothing here is edited by hand. `make bench-large ARGS="build --orders 1000000"` prints one part of large work at any
+size. Times are seen by a client of PostgreSQL, commit included. The server is the embedded one, durable as users run it
+(`fsync` and `synchronous_commit` on), with the engine (`runnel up`) as a separate process on the same machine.
 
 {facts}
 

@@ -33,8 +33,8 @@ def package(
 
     runnel up --dsn ... --master spark://host:7077 --spark-package FILE
 
-    Spark then sends it to every executor. For YARN and Kubernetes the same option works, and so does an address
-    that the cluster can open, such as hdfs://... or s3a://... Make it anew after an upgrade of Runnel.
+    Spark then sends it to every executor, also on YARN and Kubernetes. FILE may be an address that the cluster
+    opens itself, such as hdfs://... or s3a://... Make the archive anew after an upgrade of Runnel.
     """
     from runnel import __version__
     from runnel.spark.package import default_name, write_package

@@ -30,7 +30,6 @@ from runnel.cli.target import (
 from runnel.dsn import masked, readable, secrets, with_password, without_password
 from runnel.errors import RunnelError, UserError
 from runnel.spark.master import check_java, check_master, is_cluster
-from runnel.spark.package import check_package
 
 if TYPE_CHECKING:
     import psutil
@@ -172,6 +171,8 @@ def up(
     try:
         # Before the server is started: a slip of the pen needs no server.
         if run.spark_package is not None and is_cluster(run.master):
+            from runnel.spark.package import check_package
+
             check_package(run.spark_package)
         check_master(run.master)
         check_java()
