@@ -12,7 +12,7 @@ WORKERS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help venv java demo test test-rest test-all lint format bench bench-tpch bench-tpcds bench-nexmark bench-dag soak \
-	soak-lake clean
+	bench-large soak-lake clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -53,6 +53,9 @@ format: venv ## Rewrite the sources in the house format
 bench: venv ## Measure and rewrite docs/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+bench-large: venv ## Parts of large work at any size, printed (ARGS="build --orders 1000000"; ARGS=--help)
+	@$(BIN)/python -m benchmarks.large $(ARGS)
+
 bench-tpch: venv ## The 22 queries of TPC-H, verified and measured (SCALE=0.1, HOME_DIR=... to go on later)
 	@$(BIN)/runnel bench tpch --scale $(SCALE) $(if $(HOME_DIR),--home $(HOME_DIR)) $(ARGS)
 
@@ -65,8 +68,10 @@ bench-nexmark: venv ## The queries of Nexmark, verified and measured
 bench-dag: venv ## How long a change takes through chains, layers and diamonds of stream tables
 	@$(BIN)/runnel bench dag $(ARGS)
 
-soak: venv ## Random histories against PostgreSQL for MINUTES=10 minutes
+soak: venv ## Random histories against PostgreSQL for MINUTES=10 minutes, then as long by tasks, then TPC-H and Nexmark by tasks
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --tasks-above 1 $(ARGS)
+	@RUNNEL_TEST_TASKS_ABOVE=1 $(BIN)/python -m pytest tests/bench/test_tpch.py tests/bench/test_nexmark.py
 
 soak-lake: venv ## The proofs of the lake at full size: 50 refreshes, 25 kills, minutes of other writers
 	@RUNNEL_LAKE_FULL=1 $(BIN)/python -m pytest -s tests/lake/test_proof_*.py tests/lake/test_commit_concurrent.py tests/lake/test_maintain.py $(ARGS)

@@ -17,10 +17,12 @@ from benchmarks import (
     lake_publish,
     lake_source,
     latency,
+    memory,
     modes,
     refresh_size,
     results,
 )
+from benchmarks.large import lake_full, sustained, tpch, workers
 from benchmarks.machine import machine_facts
 from benchmarks.report import Answer, Grid, markdown, print_answer
 from benchmarks.stack import Bench, bench_stack
@@ -37,6 +39,11 @@ QUESTIONS: dict[str, Callable[[Bench], Answer]] = {
     "lake-latency": lake_latency.run,
     "lake-source": lake_source.run,
     "lake-publish": lake_publish.run,
+    "lake-full": lake_full.run,
+    "full": tpch.run,
+    "sustained": sustained.run,
+    "workers": workers.run,
+    "memory": memory.run,
 }
 
 

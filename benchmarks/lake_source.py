@@ -41,19 +41,18 @@ def run(bench: Bench) -> Answer:
     warm, rounds, whole_rounds = (1, 3, 1) if bench.quick else (3, 15, 1)
     bench.start_engine()
     with duckdb_client(bench) as duck:
-        _make_tables(bench, duck, sizes)
+        make_tables(bench, duck, sizes)
         for size in sizes:
-            bench.client.create_stream_table(_result(size), QUERY.format(table=_table(size)), "@yearly", "DIFFERENTIAL")
+            bench.client.create_stream_table(result_of(size), query_of(size), "@yearly", "DIFFERENTIAL")
         taken = _deltas(bench, duck, sizes, warm, rounds)
         read = {size: _lake_io(bench, size) for size in sizes}
         scattered = {size: _scattered_deletes(bench, duck, size, whole_rounds) for size in sizes}
         recomputed = {size: _recompute(duck, size, whole_rounds) for size in sizes}
         full = {size: _full(bench, duck, size, whole_rounds) for size in sizes}
         for size in sizes:
-            assert _same(bench, duck, size), f"{_result(size)} differs from DuckDB's own answer"
-            bench.client.drop_stream_table(_result(size))
-            duck.execute(f"DROP TABLE lake.{_table(size)}")
-        duck.execute("DROP TABLE lake.bench_products")
+            assert same(bench, duck, size), f"{result_of(size)} differs from DuckDB's own answer"
+            bench.client.drop_stream_table(result_of(size))
+        drop_tables(duck, sizes)
 
     p50 = {size: median([spent for spent, _ in taken[size]]) for size in sizes}
     small, large = sizes[0], sizes[-1]
@@ -106,7 +105,7 @@ def run(bench: Bench) -> Answer:
     )
 
 
-def _make_tables(bench: Bench, duck: DuckDBPyConnection, sizes: tuple[int, ...]) -> None:
+def make_tables(bench: Bench, duck: DuckDBPyConnection, sizes: tuple[int, ...]) -> None:
     duck.execute(
         f"CREATE TABLE lake.bench_products AS SELECT i::INT AS id, 'category ' || i % {CATEGORIES} AS category "
         f"FROM range(1, {PRODUCTS} + 1) t(i)"
@@ -126,8 +125,8 @@ def _deltas(
     taken: dict[int, list[tuple[float, Refresh]]] = {size: [] for size in sizes}
     for round_ in range(warm + rounds):
         for size in sizes:
-            _insert(duck, size, round_)
-            spent, refresh = timed_refresh(bench.client, _result(size))
+            insert(duck, size, round_)
+            spent, refresh = timed_refresh(bench.client, result_of(size))
             assert refresh.action == "DIFFERENTIAL", refresh
             if round_ >= warm:
                 taken[size].append((spent, refresh))
@@ -139,7 +138,7 @@ def _scattered_deletes(bench: Bench, duck: DuckDBPyConnection, size: int, rounds
     spent = []
     for round_ in range(rounds):
         duck.execute(f"DELETE FROM lake.{_table(size)} WHERE id < {size} AND id % {size // SCATTERED} = {round_}")
-        once, refresh = timed_refresh(bench.client, _result(size))
+        once, refresh = timed_refresh(bench.client, result_of(size))
         assert refresh.action == "DIFFERENTIAL", refresh
         spent.append(once)
     return median(spent)
@@ -148,43 +147,53 @@ def _scattered_deletes(bench: Bench, duck: DuckDBPyConnection, size: int, rounds
 def _lake_io(bench: Bench, size: int) -> dict[str, int]:
     """What the last refresh read of the lake."""
     row = bench.conn.execute(
-        "SELECT lake_io FROM pgtrickle.get_refresh_history(%s) LIMIT 1", (_result(size),)
+        "SELECT lake_io FROM pgtrickle.get_refresh_history(%s) LIMIT 1", (result_of(size),)
     ).fetchone()
     return dict(row[0]) if row and row[0] else {}
 
 
-def _insert(duck: DuckDBPyConnection, size: int, round_: int) -> None:
+def insert(duck: DuckDBPyConnection, size: int, round_: int) -> None:
     first = size + round_ * DELTA
     duck.execute(f"INSERT INTO lake.{_table(size)} {_EVENTS.format(first=first, last=first + DELTA)}")
 
 
 def _recompute(duck: DuckDBPyConnection, size: int, rounds: int) -> float:
-    query = QUERY.format(table=_table(size))
+    query = query_of(size)
     return median([timed(lambda: duck.execute(query).fetchall()) for _ in range(rounds)])
 
 
 def _full(bench: Bench, duck: DuckDBPyConnection, size: int, rounds: int) -> float:
-    bench.client.alter_stream_table(_result(size), refresh_mode="FULL")
+    bench.client.alter_stream_table(result_of(size), refresh_mode="FULL")
     spent = []
     for round_ in range(rounds):
-        _insert(duck, size, 1_000 + round_)
-        once, refresh = timed_refresh(bench.client, _result(size))
+        insert(duck, size, 1_000 + round_)
+        once, refresh = timed_refresh(bench.client, result_of(size))
         assert refresh.action == "FULL", refresh
         spent.append(once)
     return median(spent)
 
 
-def _same(bench: Bench, duck: DuckDBPyConnection, size: int) -> bool:
+def same(bench: Bench, duck: DuckDBPyConnection, size: int) -> bool:
     """The stream table against DuckDB's own answer."""
-    mine = bench.conn.execute(f"SELECT category, day, revenue, events FROM {_result(size)}".encode()).fetchall()
-    return set(mine) == set(duck.execute(QUERY.format(table=_table(size))).fetchall())
+    mine = bench.conn.execute(f"SELECT category, day, revenue, events FROM {result_of(size)}".encode()).fetchall()
+    return set(mine) == set(duck.execute(query_of(size)).fetchall())
 
 
 def _table(size: int) -> str:
     return f"events_{count(size).replace(' ', '').lower()}"
 
 
-def _result(size: int) -> str:
+def drop_tables(duck: DuckDBPyConnection, sizes: tuple[int, ...]) -> None:
+    for size in sizes:
+        duck.execute(f"DROP TABLE lake.{_table(size)}")
+    duck.execute("DROP TABLE lake.bench_products")
+
+
+def query_of(size: int) -> str:
+    return QUERY.format(table=_table(size))
+
+
+def result_of(size: int) -> str:
     return f"public.by_{_table(size)}"
 
 

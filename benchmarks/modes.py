@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from benchmarks.report import Answer, Grid
 from benchmarks.shop import open_shop
 from benchmarks.stack import Bench
@@ -12,9 +14,12 @@ SHARES = (0.001, 0.01, 0.1)
 
 
 def run(bench: Bench) -> Answer:
+    """At the size of the page."""
+    return measure(bench, 100_000 if bench.quick else 1_000_000, 2 if bench.quick else 5)
+
+
+def measure(bench: Bench, size: int, rounds: int, shares: Sequence[float] = SHARES) -> Answer:
     """The same changes reach three copies of the same result."""
-    size = 100_000 if bench.quick else 1_000_000
-    rounds = 2 if bench.quick else 5
     shop = open_shop(bench, size)
     bench.start_engine()
     schema = shop.schema
@@ -23,7 +28,7 @@ def run(bench: Bench) -> Answer:
     bench.conn.execute(f"CREATE MATERIALIZED VIEW {schema}.matview AS {shop.revenue}".encode())
     rows = []
     steps: dict[str, list[tuple[float, Refresh]]] = {}
-    for share in SHARES:
+    for share in shares:
         number = int(size * share)
         spent: dict[str, list[float]] = {"by_change": [], "whole": [], "matview": []}
         for round_ in range(rounds + 1):

@@ -37,6 +37,8 @@ class Answer:
     setup: str
     grid: Grid
     breakdown: Grid | None = None
+    unit: str = "median milliseconds per step"
+    """Of the breakdown's figures."""
     targets: Sequence[Target] = ()
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -46,7 +48,7 @@ def print_answer(console: Console, answer: Answer) -> None:
     console.print(f"\n[bold]{answer.question}[/bold]\n[dim]{answer.setup}[/dim]")
     console.print(_rich(answer.grid))
     if answer.breakdown is not None:
-        console.print("[dim]where the time goes (median ms per step)[/dim]")
+        console.print(f"[dim]where the time goes ({answer.unit})[/dim]")
         console.print(_rich(answer.breakdown))
     for target in answer.targets:
         verdict = "[green]met[/green]" if target.met else "[red]missed[/red]"
@@ -68,9 +70,9 @@ TEMPLATE = """\
 # Benchmarks
 
 `make bench` measures everything on this page and rewrites it (`ARGS="--only lake-latency"` measures one question anew);
-nothing here is edited by hand. Times are seen by a client of PostgreSQL, commit included. The server is the embedded
-one, durable as users run it (`fsync` and `synchronous_commit` on), with the engine (`runnel up`) as a separate process
-on the same machine.
+nothing here is edited by hand. `make bench-large ARGS="build --orders 1000000"` prints one part of large work at any
+size. Times are seen by a client of PostgreSQL, commit included. The server is the embedded one, durable as users run it
+(`fsync` and `synchronous_commit` on), with the engine (`runnel up`) as a separate process on the same machine.
 
 {facts}
 
@@ -92,7 +94,7 @@ def markdown(answers: Sequence[Answer], facts: Grid) -> str:
 def _section(answer: Answer) -> str:
     parts = [f"## {answer.question}", answer.setup, _table(answer.grid)]
     if answer.breakdown is not None:
-        parts += ["Where the time goes, median milliseconds per step:", _table(answer.breakdown)]
+        parts += [f"Where the time goes, {answer.unit}:", _table(answer.breakdown)]
     if answer.targets:
         parts.append("\n".join(_verdict(target) for target in answer.targets))
     if answer.notes:

@@ -32,6 +32,8 @@ def _answer(stored: dict[str, Any]) -> Answer:
         setup=stored["setup"],
         grid=Grid(**stored["grid"]),
         breakdown=Grid(**stored["breakdown"]) if stored["breakdown"] else None,
+        # Answers of earlier runs do not say it.
+        unit=stored.get("unit", Answer.unit),
         targets=tuple(Target(**each) for each in stored["targets"]),
         notes=tuple(stored["notes"]),
     )

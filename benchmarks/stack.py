@@ -47,9 +47,10 @@ class Bench:
     def say(self, text: str) -> None:
         self.console.print(f"[dim]{text}[/dim]")
 
-    def start_engine(self) -> None:
-        """Returns when it is ready."""
+    def start_engine(self, *options: str, **environment: str) -> None:
+        """Returns when it is ready. `options` of `runnel up` and `environment` are for an engine that is not yet up."""
         if self.engine is not None:
+            assert not options, "another engine is up already"
             return
         command = [
             str(Path(sys.executable).with_name("runnel")),
@@ -58,6 +59,7 @@ class Bench:
             self.dsn,
             "--data-path",
             str(self.lake),
+            *options,
         ]
         others = {} if self.checkout is None else {"PYTHONPATH": str(self.checkout / "src")}
         self.engine = subprocess.Popen(
@@ -66,7 +68,7 @@ class Bench:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            env=os.environ | others,
+            env=os.environ | others | environment,
         )
         assert self.engine.stdout is not None
         said = []

@@ -1,4 +1,4 @@
-"""The oracle property for as long as you like: `python -m tests.soak --minutes 10 [--seed 1]`.
+"""The oracle property for as long as you like: `python -m tests.soak --minutes 10 [--seed 1] [--tasks-above 1]`.
 
 Starts its own PostgreSQL and Spark, replays random scenarios until the time is over, and prints what it did. Every
 failure is shrunk and printed as code for tests/oracle/test_regressions.py; the exit code is 1 if there was one.
@@ -39,7 +39,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     # Ended early, the soak still stops what it started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _stack() as oracle:
+    with _stack(options.tasks_above) as oracle:
         oracle.lenient = options.lenient
         _show(f"soak: {options.minutes:g} minutes from seed {first}")
         return _soak(oracle, options.minutes * 60, first, options.failures)
@@ -50,12 +50,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, help="the first batch; the others follow")
     parser.add_argument("--failures", type=int, default=10, help="stop after so many")
+    parser.add_argument("--tasks-above", type=int, help="work on more rows is done by tasks; 1: everything is large")
     parser.add_argument("--lenient", action="store_true", help="pass over queries that are refused at creation")
     return parser.parse_args()
 
 
 @contextlib.contextmanager
-def _stack() -> Iterator[Oracle]:
+def _stack(tasks_above: int | None) -> Iterator[Oracle]:
     with tempfile.TemporaryDirectory(prefix="runnel-soak-", ignore_cleanup_errors=True) as directory:
         os.chmod(directory, 0o755)  # noqa: S103  (the server's account must get in)
         server = EmbeddedServer(Path(directory) / "home")
@@ -66,7 +67,7 @@ def _stack() -> Iterator[Oracle]:
                 conn.execute("ALTER SYSTEM SET fsync = off")
                 conn.execute("SELECT pg_reload_conf()")
             with (
-                running_engine(server.dsn, sessions.base),
+                running_engine(server.dsn, sessions.base, tasks_above=tasks_above),
                 contextlib.closing(runnel.connect(server.dsn)) as client,
             ):
                 yield Oracle(server.dsn, client)

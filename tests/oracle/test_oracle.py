@@ -23,6 +23,13 @@ def test_stream_tables_equal_their_queries(batches: Batches, number: int, exampl
 
 
 @pytest.mark.slow
+def test_tasks_compute_the_same(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few with the line between small and large at one row; `make soak` does so for minutes."""
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 1)
+    batches.run(9, 3)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["UPDATE s0 SET c0 = 7 WHERE c0 = 1", "DELETE FROM s0", "INSERT INTO s0 TABLE s0"])
 def test_a_wrong_row_does_not_go_unnoticed(oracle: Oracle, damage: str) -> None:
     scenario = Scenario(

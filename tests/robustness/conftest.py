@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import runnel
 from runnel.server.embedded import EmbeddedServer
 from tests.robustness.processes import Process, none_left
 
@@ -35,3 +36,13 @@ def processes() -> Iterator[list[Process]]:
     """Every process that a test appends here is gone when it ends."""
     with none_left([]) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What executors need, packed once for the whole run."""
+    from runnel.spark.package import default_name, write_package
+
+    made = tmp_path_factory.mktemp("package") / default_name(runnel.__version__)
+    write_package(made, runnel.__version__)
+    return made

@@ -2,10 +2,12 @@
 
 Says `ready` on a line when it works, and `refused: ...` when it may not. It hands the engine a session of its own,
 as an embedding program would, which skips the warm-up: the slow first refreshes are what a crash test wants to hit.
+RUNNEL_TASKS_ABOVE moves the line between small and large.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -19,7 +21,8 @@ from runnel.spark.session import build_sessions
 def main(dsn: str, master: str = "local[2]") -> int:
     """Start Spark, then the engine, and work until SIGTERM."""
     sessions = build_sessions(master)
-    engine = runnel.Engine(dsn, spark=sessions.base)
+    above = os.environ.get("RUNNEL_TASKS_ABOVE")
+    engine = runnel.Engine(dsn, spark=sessions.base, tasks_above=int(above) if above else None)
     try:
         engine.start()
     except RunnelError as error:

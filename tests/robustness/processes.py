@@ -25,13 +25,14 @@ QUICK_JVM = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 class Process:
     """A program whose output lines can be waited for."""
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, inherit: bool = True) -> None:
+        """`env` is added to the environment of the tests; without `inherit` it is all that there is."""
         self.lines: list[str] = []
         self._fresh: queue.Queue[str | None] = queue.Queue()
         self.popen = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, **(env or {})},
+            env={**(os.environ if inherit else {}), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -3,96 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 import psutil
 import psycopg
-import pyspark
 import pytest
 
 import runnel
 from runnel.server.account import binaries
 from runnel.server.embedded import EmbeddedServer
+from tests.robustness.cluster import Cluster, standalone
 from tests.robustness.processes import Process, runnel_up
 
-SPARK_HOME = Path(pyspark.__file__).parent
 WORKERS = 2
 SHOP = ("revenue_by_day", "customer_lifetime_value", "inventory_health")
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A master and its workers, a core each."""
-
-    address: str
-    workers: tuple[Process, ...]
-
-    def executors(self) -> set[psutil.Process]:
-        """The JVMs that the workers have started for an application."""
-        started = {p for worker in self.workers for p in worker.family() if p.pid != worker.pid}
-        return {p for p in started if "CoarseGrainedExecutorBackend" in _command(p)}
-
-
 @pytest.fixture
 def cluster(processes: list[Process], tmp_path: Path) -> Iterator[Cluster]:
-    port = _free_port()
-    address = f"spark://127.0.0.1:{port}"
-    master = _spark("master.Master", "--port", str(port))
-    processes.append(master)
-    master.wait_for("Starting Spark master")
-    workers = []
-    for number in range(WORKERS):
-        directory = str(tmp_path / f"worker{number}")
-        workers.append(
-            _spark(
-                "worker.Worker",
-                "--cores",
-                "1",
-                "--memory",
-                "1g",
-                "--work-dir",
-                directory,
-                address,
-                application=f"worker {number}",
-            )  # fmt: skip
-        )
-    processes += workers
-    for worker in workers:
-        worker.wait_for("Successfully registered with master")
-    yield Cluster(address, tuple(workers))
-    for process in (*workers, master):
-        process.stop()
-        assert not process.leftovers(), "left behind by the cluster"
-
-
-def _spark(name: str, *arguments: str, application: str = "") -> Process:
-    """A daemon of the cluster, in the foreground. Reads that its tasks make carry its name in PostgreSQL."""
-    command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
-    environment = {
-        "SPARK_HOME": str(SPARK_HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "512m",
-        "PGAPPNAME": application,
-    }
-    return Process([*command, "--webui-port", "0", *arguments], env=environment)
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    with standalone(tmp_path, processes, workers=WORKERS) as started:
+        yield started
 
 
 @pytest.mark.slow

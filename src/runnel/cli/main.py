@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from runnel.cli.commands import bench, define, demo, inspect, lake, shell, stack
+from runnel.cli.commands import bench, define, demo, inspect, lake, shell, spark, stack
 from runnel.cli.settings import Common, common
 from runnel.errors import RunnelError
 
@@ -129,6 +129,7 @@ for panel, name, command in (
     app.command(name, rich_help_panel=panel)(command)
 
 app.add_typer(lake.app, name="lake", rich_help_panel=TABLES)
+app.add_typer(spark.app, name="spark", rich_help_panel=STACK)
 app.add_typer(bench.app, name="bench", rich_help_panel=LOOK)
 
 # psql has options of its own: pass on whatever we do not know.

@@ -55,6 +55,7 @@ SETTINGS = {
         Setting("data_path", is_path=True),
         Setting("verify_every"),
         Setting("tasks_above", "100000"),
+        Setting("spark_package", is_path=True),
         Setting("log_level", "info", allowed=LOG_LEVELS),
         Setting("log_format", "text", allowed=LOG_FORMATS),
         Setting("log_file", is_path=True),

@@ -73,6 +73,7 @@ class Engine:
         everyone_creates: bool = False,
         verify_every: float | None = None,
         tasks_above: int | None = None,
+        spark_package: str | None = None,
     ) -> None:
         """Maintain the stream tables of `dsn`.
 
@@ -80,13 +81,15 @@ class Engine:
         the files of the default lake unless `data_path` names another place. Without both there is no default lake.
         `everyone_creates`: stream tables need no membership in `pgtrickle_user`. Each
         `verify_every` seconds a stream table chosen by chance is compared with its query; never if None. Work on
-        more than `tasks_above` rows (100,000 unless given) is done by Spark's tasks.
+        more than `tasks_above` rows (100,000 unless given) is done by Spark's tasks. `spark_package` is an archive that
+        executors of a cluster get, made by `runnel spark package`.
         """
         self.dsn = dsn
         self._everyone_creates = everyone_creates
         self._spark = spark
         self._master = master
         self._tasks_above = tasks_above
+        self._spark_package = spark_package
         self._on_event = on_event or (lambda _: None)
         self._sessions: Sessions | None = None
         self._stopping = threading.Event()
@@ -244,13 +247,17 @@ class Engine:
 
     def _start_spark(self) -> None:
         from runnel.spark import session, warm  # noqa: PLC0415  (Spark is imported only when it is used)
+        from runnel.spark.master import is_cluster  # noqa: PLC0415
 
         began = time.monotonic()
         rows = session.SMALL_ROWS if self._tasks_above is None else self._tasks_above
         if self._spark is not None:
             self._sessions = session.adopt(self._spark, small_rows=rows)
         else:
-            self._sessions = session.build_sessions(self._master, rows)
+            if is_cluster(self._master):
+                # A cluster that is full, or has no workers, keeps everybody waiting without a word.
+                self._on_event(f"Spark on {self._master}: waiting for executors ...")
+            self._sessions = session.build_sessions(self._master, rows, self._spark_package)
         if self._spark is None:
             self._on_event(f"Spark started ({time.monotonic() - began:.1f} s), warming up ...")
             warm.warm_up(self._sessions)

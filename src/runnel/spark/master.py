@@ -30,6 +30,15 @@ def check_master(master: str) -> None:
         _check_reachable(master)
 
 
+def is_cluster(master: str) -> bool:
+    """Whether tasks run in other processes than the engine's own Spark.
+
+    >>> [is_cluster(master) for master in ("local", "local[*]", "local-cluster[2,1,1024]", "spark://host:7077", "yarn")]
+    [False, False, True, True, True]
+    """
+    return master != "local" and not master.startswith("local[")
+
+
 def check_java() -> None:
     """Spark is started with JAVA_HOME's Java, or the first on the path."""
     home = environ.get("JAVA_HOME")

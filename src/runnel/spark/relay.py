@@ -19,11 +19,10 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame
 
-from runnel.spark.job import failure
+from runnel.spark.job import FAILURES, failure
 from runnel.spark.meter import Mapped, Meter, TaskCounter
 from runnel.spark.session import Sessions
 from runnel.spark.slices import Slices, slice_rows
@@ -74,7 +73,7 @@ def relayed_slices(sessions: Sessions, slices: Slices) -> Iterator[Relay]:
 def _in_words() -> Iterator[None]:
     try:
         yield
-    except Py4JJavaError as error:
+    except FAILURES as error:
         raise failure(error) from error
 
 

@@ -13,15 +13,16 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
-import psutil
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from runnel.errors import SparkFailure
-from runnel.spark.master import check_java, check_master
+from runnel.errors import RunnelError, SparkFailure
+from runnel.spark.executors import check_executors
+from runnel.spark.master import check_java, check_master, is_cluster
 from runnel.spark.meter import Meter
+from runnel.spark.package import check_package, package_settings, python_version
 
 __all__ = ["SMALL_ROWS", "Sessions", "SparkSession", "adopt", "build_sessions"]
 
@@ -131,11 +132,17 @@ def default_heap(total: int) -> int:
     return max(2048, min(16384, total // 3 // 2**20))
 
 
-def build_sessions(master: str, small_rows: int = SMALL_ROWS) -> Sessions:
-    """Start Spark."""
+def build_sessions(master: str, small_rows: int = SMALL_ROWS, package: str | None = None) -> Sessions:
+    """Start Spark. `package` is an archive of what tasks need (`runnel.spark.package`); without a cluster none is."""
+    import psutil  # noqa: PLC0415  (tasks import this module, and have no psutil)
+
     check_master(master)
     check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    sent = package if is_cluster(master) else None
+    if sent is not None:
+        check_package(sent)
+    # What is sent along fits any Python of the same version; else the workers have the engine's own, at the same place.
+    os.environ.setdefault("PYSPARK_PYTHON", f"python{python_version()}" if sent else sys.executable)
     options = os.environ.get("RUNNEL_DRIVER_JAVA_OPTIONS", "")
     memory = os.environ.get("RUNNEL_DRIVER_MEMORY") or f"{default_heap(psutil.virtual_memory().total)}m"
     builder: Any = SparkSession.builder
@@ -146,9 +153,17 @@ def build_sessions(master: str, small_rows: int = SMALL_ROWS) -> Sessions:
     local = master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    for key, value in {**_APPLICATION, **(_ONE_MACHINE if local else {})}.items():
+    settings = {**_APPLICATION, **(_ONE_MACHINE if local else {}), **(package_settings(sent) if sent else {})}
+    for key, value in settings.items():
         builder = builder.config(key, value)
-    return adopt(_started(builder, master), owned=True, small_rows=small_rows)
+    sessions = adopt(_started(builder, master), owned=True, small_rows=small_rows)
+    if is_cluster(master):
+        try:
+            check_executors(sessions)
+        except RunnelError:
+            sessions.stop()
+            raise
+    return sessions
 
 
 def _started(builder: Any, master: str) -> SparkSession:

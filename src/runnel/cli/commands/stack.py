@@ -29,7 +29,7 @@ from runnel.cli.target import (
 )
 from runnel.dsn import masked, readable, secrets, with_password, without_password
 from runnel.errors import RunnelError, UserError
-from runnel.spark.master import check_java, check_master
+from runnel.spark.master import check_java, check_master, is_cluster
 
 if TYPE_CHECKING:
     import psutil
@@ -98,6 +98,15 @@ TasksOption = Annotated[
     ),
 ]
 
+PackageOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What executors of a cluster need, sent to them when Spark starts: the archive that "
+        "`runnel spark package` makes.",
+        metavar="FILE",
+    ),
+]
+
 LoopbackOption = Annotated[
     str | None,
     typer.Option(
@@ -120,6 +129,7 @@ def up(
     data_path: DataPathOption = None,
     verify_every: VerifyOption = None,
     tasks_above: TasksOption = None,
+    spark_package: PackageOption = None,
     log_level: LevelOption = None,
     log_format: FormatOption = None,
     log_file: LogFileOption = None,
@@ -139,6 +149,7 @@ def up(
         data_path=data_path,
         verify_every=verify_every,
         tasks_above=tasks_above,
+        spark_package=spark_package,
         log_level=log_level.value if log_level else None,
         log_format=log_format.value if log_format else None,
         log_file=log_file,
@@ -155,9 +166,14 @@ def up(
         absolute(values["data_path"].text),
         _seconds(values["verify_every"].text),
         _rows(values["tasks_above"].text),
+        _archive(values["spark_package"].text),
     )
     try:
         # Before the server is started: a slip of the pen needs no server.
+        if run.spark_package is not None and is_cluster(run.master):
+            from runnel.spark.package import check_package
+
+            check_package(run.spark_package)
         check_master(run.master)
         check_java()
         if named is None:
@@ -245,6 +261,7 @@ class _Run:
     data_path: str | None
     verify_every: float | None
     tasks_above: int
+    spark_package: str | None
 
     @property
     def seconds(self) -> str:
@@ -284,6 +301,7 @@ def _run_engine(address: str, run: _Run, *, where: str, home: Path | None) -> No
         data_path=run.data_path,
         verify_every=run.verify_every,
         tasks_above=run.tasks_above,
+        spark_package=run.spark_package,
         # The server of a home trusts its machine anyway.
         everyone_creates=home is not None,
     )
@@ -317,6 +335,11 @@ def _rows(text: str | None) -> int:
     if not plain.isdecimal():
         raise UserError(f"--tasks-above {text} is not a number of rows.", hint="Use one such as 100000.")
     return int(plain)
+
+
+def _archive(text: str | None) -> str | None:
+    """A file of this machine, or an address that the cluster opens itself."""
+    return text if text is None or "://" in text else str(Path(text).expanduser().resolve())
 
 
 def _seconds(period: str | None) -> float | None:

@@ -6,15 +6,16 @@ import itertools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from runnel.errors import RunnelError, TransientError, UserError
 from runnel.lake.format.model import LakeColumn, WrittenFile
 from runnel.lake.store.storage import Store
-from runnel.spark.job import run
-from runnel.spark.session import Sessions
+
+if TYPE_CHECKING:
+    from runnel.spark.session import Sessions
 
 _ANSWER = pa.schema([("slice", pa.int64()), ("answer", pa.binary())])
 
@@ -37,6 +38,10 @@ def write_slices(
     sessions: Sessions, spec: SliceWrite, queries: Sequence[str], names: Sequence[str]
 ) -> list[WrittenFile | None]:
     """One file per query, in order; None for those without rows."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  (tasks import this module without it)
+
+    from runnel.spark.job import run  # noqa: PLC0415
+
     # A range of n partitions puts exactly one slice into each task.
     slices = sessions.large.range(0, len(queries), 1, len(queries))
     answers = run(slices.mapInArrow(_writer(spec, queries, names), from_arrow_schema(_ANSWER)))
