@@ -40,6 +40,7 @@ class Setting:
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+JOINS = ("postgres", "spark")
 
 # These three name the server: of one place only one may, and the next place counts when it names none.
 TARGETS = ("dsn", "dsn_file", "home")
@@ -55,6 +56,7 @@ SETTINGS = {
         Setting("data_path", is_path=True),
         Setting("verify_every"),
         Setting("tasks_above", "100000"),
+        Setting("joins", "postgres", allowed=JOINS),
         Setting("spark_package", is_path=True),
         Setting("log_level", "info", allowed=LOG_LEVELS),
         Setting("log_format", "text", allowed=LOG_FORMATS),

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,7 @@ class Engine:
         everyone_creates: bool = False,
         verify_every: float | None = None,
         tasks_above: int | None = None,
+        joins_in_spark: bool = False,
         spark_package: str | None = None,
     ) -> None:
         """Maintain the stream tables of `dsn`.
@@ -81,14 +83,16 @@ class Engine:
         the files of the default lake unless `data_path` names another place. Without both there is no default lake.
         `everyone_creates`: stream tables need no membership in `pgtrickle_user`. Each
         `verify_every` seconds a stream table chosen by chance is compared with its query; never if None. Work on
-        more than `tasks_above` rows (100,000 unless given) is done by Spark's tasks. `spark_package` is an archive that
-        executors of a cluster get, made by `runnel spark package`.
+        more than `tasks_above` rows (100,000 unless given) is done by Spark's tasks; `joins_in_spark`: these also join
+        what PostgreSQL could join itself. `spark_package` is an archive that executors of a cluster get, made by
+        `runnel spark package`.
         """
         self.dsn = dsn
         self._everyone_creates = everyone_creates
         self._spark = spark
         self._master = master
         self._tasks_above = tasks_above
+        self._joins_in_spark = joins_in_spark
         self._spark_package = spark_package
         self._on_event = on_event or (lambda _: None)
         self._sessions: Sessions | None = None
@@ -258,6 +262,7 @@ class Engine:
                 # A cluster that is full, or has no workers, keeps everybody waiting without a word.
                 self._on_event(f"Spark on {self._master}: waiting for executors ...")
             self._sessions = session.build_sessions(self._master, rows, self._spark_package)
+        self._sessions = replace(self._sessions, joins_in_spark=self._joins_in_spark)
         if self._spark is None:
             self._on_event(f"Spark started ({time.monotonic() - began:.1f} s), warming up ...")
             warm.warm_up(self._sessions)

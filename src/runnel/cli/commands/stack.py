@@ -56,6 +56,13 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class Joins(StrEnum):
+    """Who joins rows that all are in PostgreSQL."""
+
+    POSTGRES = "postgres"
+    SPARK = "spark"
+
+
 MasterOption = Annotated[
     str | None,
     typer.Option(help="Spark master: local[*] (the default), local[4], spark://host:7077 ...", metavar="MASTER"),
@@ -98,6 +105,15 @@ TasksOption = Annotated[
     ),
 ]
 
+JoinsOption = Annotated[
+    Joins | None,
+    typer.Option(
+        help="Who joins many rows that all are in PostgreSQL: postgres joins them where they are (the default), "
+        "spark has them sent to its tasks. Rows of lakes are joined by Spark.",
+        show_default=False,
+    ),
+]
+
 PackageOption = Annotated[
     str | None,
     typer.Option(
@@ -129,6 +145,7 @@ def up(
     data_path: DataPathOption = None,
     verify_every: VerifyOption = None,
     tasks_above: TasksOption = None,
+    joins: JoinsOption = None,
     spark_package: PackageOption = None,
     log_level: LevelOption = None,
     log_format: FormatOption = None,
@@ -149,6 +166,7 @@ def up(
         data_path=data_path,
         verify_every=verify_every,
         tasks_above=tasks_above,
+        joins=joins.value if joins else None,
         spark_package=spark_package,
         log_level=log_level.value if log_level else None,
         log_format=log_format.value if log_format else None,
@@ -166,6 +184,7 @@ def up(
         absolute(values["data_path"].text),
         _seconds(values["verify_every"].text),
         _rows(values["tasks_above"].text),
+        values["joins"].text == "spark",
         _archive(values["spark_package"].text),
     )
     try:
@@ -261,6 +280,7 @@ class _Run:
     data_path: str | None
     verify_every: float | None
     tasks_above: int
+    joins_in_spark: bool
     spark_package: str | None
 
     @property
@@ -301,6 +321,7 @@ def _run_engine(address: str, run: _Run, *, where: str, home: Path | None) -> No
         data_path=run.data_path,
         verify_every=run.verify_every,
         tasks_above=run.tasks_above,
+        joins_in_spark=run.joins_in_spark,
         spark_package=run.spark_package,
         # The server of a home trusts its machine anyway.
         everyone_creates=home is not None,
