@@ -25,8 +25,9 @@ from runnel.lake.read.reader import NEVER, FileScan, versions
 from runnel.lake.read.scan import _NO_FILE, describe
 from runnel.lake.store.storage import Store, open_store
 from runnel.lake.write.commit import Draft, LakeConflict, conflict, snapshot
+from runnel.lake.write.deletions import Deletions, write_delete_file
 from runnel.lake.write.files import insert_data_file, insert_delete_file, schedule_deletion
-from runnel.lake.write.parquet import ROW_ID, SNAPSHOT_ID, file_name, write_delete_file, write_file
+from runnel.lake.write.parquet import ROW_ID, SNAPSHOT_ID, Form, file_name, write_file
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -107,19 +108,12 @@ class Workshop:
         if partial:
             rows = rows.append_column(SNAPSHOT_ID, pa.array(born, pa.int64()))
         store, encrypt = self.store, self.lake.encrypted
-        file = write_file(
-            store,
-            self.table.path,
-            rows.to_batches(),
-            lives.columns,
-            compression=self.compression,
-            encrypt=encrypt,
-            name=self.name(),
-        )
+        form = Form(lives.columns, self.compression, encrypt)
+        file = write_file(store, self.table.path, form, rows.to_batches(), self.name())
         deletes = None
         if dead:
             # All deaths, the last one too: of rows that go with their whole file, DuckDB tells the snapshot of birth.
-            path, deaths = self.table.path + file.path, dict(enumerate(died.tolist()))
+            path, deaths = self.table.path + file.path, Deletions(np.arange(len(died)), died)
             deletes = write_delete_file(store, self.table.path, path, deaths, encrypt=encrypt, name=self.name("delete"))
         yield NewFile(
             file, int(born.min()), int(born.max()) if partial else None, deletes, (int(died.min()), int(died.max()))

@@ -26,7 +26,8 @@ from runnel.lake.read.input import Tally
 from runnel.lake.read.reader import deletions
 from runnel.lake.upkeep import sweep
 from runnel.lake.upkeep.compact import MOVED, Change, Workshop, lives_of_files, lives_of_inlined, scans_of, state_of
-from runnel.lake.write.parquet import can_write, write_delete_file
+from runnel.lake.write.deletions import Deletions, write_delete_file
+from runnel.lake.write.parquet import can_write
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -159,13 +160,12 @@ def flush(workshop: Workshop, settings: Settings, report: Report) -> bool:
         state = state_of(observer, lake, table, [file.id for file in files])
         deletes = []
         for scan in scans_of(observer, lake, table, files, ()):
-            positions, snapshots = deletions(scan, Tally())
-            deaths = dict(zip(positions.tolist(), snapshots.tolist(), strict=True))
+            deaths = Deletions(*deletions(scan, Tally()))
             name = workshop.name("delete")
             written = write_delete_file(
                 workshop.store, table.path, scan.file.path, deaths, encrypt=lake.encrypted, name=name
             )
-            deletes.append((scan.file, written, (min(deaths.values()), max(deaths.values()))))
+            deletes.append((scan.file, written, (int(deaths.snapshots.min()), int(deaths.snapshots.max()))))
         return Change(lake, table, tuple(new), state=state, deletes=tuple(deletes), inlined=tuple(rows))
 
     if not workshop.commit(prepare, f"flush inlined rows of {table.schema}.{table.name}"):

@@ -11,8 +11,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from runnel.errors import RunnelError, TransientError, UserError
-from runnel.lake.format.model import LakeColumn, WrittenFile
+from runnel.lake.format.model import WrittenFile
 from runnel.lake.store.storage import Store
+from runnel.lake.write.parquet import Form
 from runnel.spark.job import run
 from runnel.spark.session import Sessions
 
@@ -26,11 +27,9 @@ class SliceWrite:
     dsn: str = field(repr=False)
     snapshot: str
     """The exported snapshot that they read in."""
-    columns: tuple[LakeColumn, ...]
+    form: Form
     store: Store
     folder: str
-    compression: str
-    encrypt: bool
 
 
 def write_slices(
@@ -72,15 +71,7 @@ def _write(spec: SliceWrite, query: str, name: str) -> WrittenFile | None:
     first = next(rows, None)
     if first is None:
         return None
-    return write_file(
-        spec.store,
-        spec.folder,
-        itertools.chain([first], rows),
-        spec.columns,
-        compression=spec.compression,
-        encrypt=spec.encrypt,
-        name=name,
-    )
+    return write_file(spec.store, spec.folder, spec.form, itertools.chain([first], rows), name)
 
 
 def _rows(spec: SliceWrite, query: str) -> Iterator[pa.RecordBatch]:
@@ -96,7 +87,7 @@ def _rows(spec: SliceWrite, query: str) -> Iterator[pa.RecordBatch]:
             cursor.execute(f"SET TRANSACTION SNAPSHOT '{spec.snapshot}'")
             cursor.execute(query)
             for batch in cursor.fetch_record_batch():
-                yield to_lake(batch, spec.columns)
+                yield to_lake(batch, spec.form.columns)
     except adbc.Error as error:
         if (error.sqlstate or "").startswith("22"):
             text = f"a value does not fit into the lake: {str(error).splitlines()[0]}"
