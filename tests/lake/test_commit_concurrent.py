@@ -17,7 +17,8 @@ import pyarrow as pa
 from runnel.lake.format.catalog import data_files, delete_files, head
 from runnel.lake.format.model import Lake, LakeTable
 from runnel.lake.store.storage import open_store
-from runnel.lake.upkeep.maintain import Settings, maintain
+from runnel.lake.upkeep.maintain import maintain
+from runnel.lake.upkeep.settings import Settings
 from runnel.lake.write.commit import LakeConflict, require_untouched, snapshot
 from runnel.lake.write.deletions import Deletions, write_delete_file
 from runnel.lake.write.files import add_data_files, end_data_file, replace_delete_file
