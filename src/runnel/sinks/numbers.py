@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 _IN_MEMORY = 1 << 20
 """Numbers, of eight bytes each."""
-_LINES = 1 << 16
+_TEXT = 1 << 20
 
 
 @dataclass
@@ -56,21 +56,22 @@ class Numbers:
 
 
 def from_lines(lines: Iterable[bytes]) -> Numbers:
-    """Numbers as COPY prints them, one per line.
+    """Numbers as COPY prints them, one or more in a line.
 
-    >>> from_lines([b"3\\n", b"-4\\n"]).all().tolist()
-    [3, -4]
+    >>> from_lines([b"3\\n", b"-4 5\\n"]).all().tolist()
+    [3, -4, 5]
     """
-    numbers, waiting = Numbers(), []
+    numbers, waiting, size = Numbers(), [], 0
     for line in lines:
         waiting.append(line)
-        if len(waiting) == _LINES:
+        size += len(line)
+        if size >= _TEXT:
             numbers.add(_parsed(waiting))
-            waiting = []
+            waiting, size = [], 0
     if waiting:
         numbers.add(_parsed(waiting))
     return numbers
 
 
 def _parsed(lines: list[bytes]) -> Ints:
-    return np.fromstring(b"".join(lines).decode(), dtype=np.int64, sep="\n")
+    return np.fromstring(b"".join(lines).decode(), dtype=np.int64, sep=" ")

@@ -34,6 +34,11 @@ _COPY_ROW = np.dtype(
 )
 _BATCH = 1 << 16
 
+# Row ids that were taken, many in a line: each line costs as much as its numbers do.
+_PORTIONS = (
+    "SELECT row_id / 4096 AS part, string_agg(row_id::text, ' ' ORDER BY row_id) AS numbers FROM taken GROUP BY 1"
+)
+
 
 def map_table(pgt_id: int) -> str:
     """The map of a stream table."""
@@ -89,11 +94,11 @@ def take_deleted(owner: AsOwner, pgt_id: int, columns: Columns, delta: str) -> t
             taken AS (
                 DELETE FROM {map_table(pgt_id)} m USING chosen c WHERE m.ctid = c.place AND c.rank <= c.n
                 RETURNING m.row_id)
-            SELECT number FROM (
-                SELECT 0 AS part, coalesce(sum(n), 0)::int8 AS number FROM gone
-                UNION ALL SELECT 1, row_id FROM taken) AS t
-            ORDER BY part, number""",
-        ["int8"],
+            SELECT numbers FROM (
+                SELECT -1 AS part, coalesce(sum(n), 0)::text AS numbers FROM gone
+                UNION ALL {_PORTIONS}) AS t
+            ORDER BY part""",
+        ["text"],
         writes=True,
     )
     numbers = from_lines(lines).all()
@@ -102,8 +107,8 @@ def take_deleted(owner: AsOwner, pgt_id: int, columns: Columns, delta: str) -> t
 
 def take_difference(owner: AsOwner, gone_sql: str) -> Ints:
     """Run the first statement of `difference_sql`: the row ids that it removes, ascending."""
-    ordered = f"WITH taken AS ({gone_sql}) SELECT row_id FROM taken ORDER BY row_id"
-    return from_lines(owner.csv(ordered, ["int8"], writes=True)).all()
+    ordered = f"WITH taken AS ({gone_sql}) SELECT numbers FROM ({_PORTIONS}) AS t ORDER BY part"
+    return from_lines(owner.csv(ordered, ["text"], writes=True)).all()
 
 
 def difference_sql(pgt_id: int, columns: Columns, output: str) -> tuple[str, str]:

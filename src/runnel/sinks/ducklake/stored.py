@@ -74,7 +74,7 @@ class StoredFiles:
         """Deleted positions with the snapshot that deleted each."""
         known = self._deletions.get(file.path)
         if known is None:
-            table = _read(lake, file.path, file.encryption_key)
+            table = _read(lake, file.path, file.encryption_key, "pos", SNAPSHOT_ID)
             known = Deletions.at(_ints(table.column("pos")), file.begin)
             if SNAPSHOT_ID in table.column_names:
                 known = Deletions(known.positions, _ints(table.column(SNAPSHOT_ID)))
@@ -109,19 +109,19 @@ def _ints(column: pa.ChunkedArray) -> Ints:
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
-def _read(lake: Lake, path: str, key: str | None, only: str | None = None) -> pa.Table:
+def _read(lake: Lake, path: str, key: str | None, *columns: str) -> pa.Table:
+    """These columns of a file, as far as it has them."""
     data = open_store(path, lake.options).get(path)
     if key is None:
         opened = pq.ParquetFile(pa.BufferReader(data))
-        names = [only] if only in opened.schema_arrow.names else [] if only else None
-        return opened.read(columns=names)
+        return opened.read(columns=[name for name in columns if name in opened.schema_arrow.names])
     with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
         copy = Path(folder) / "file.parquet"
         copy.write_bytes(data)
         conn = encrypted.connection().cursor()
         source = f"read_parquet('{copy}', encryption_config = {{footer_key_value: from_base64('{key}')}})"
         names = [row[0] for row in conn.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()]
-        wanted = [name for name in names if only is None or name == only]
+        wanted = [name for name in names if name in columns]
         if not wanted:
             return pa.table({})
         listed = ", ".join(f'"{name}"' for name in wanted)
