@@ -37,10 +37,14 @@ class Uploads:
     _ids: dict[str, int] = field(default_factory=dict)
     _arrived: set[int] = field(default_factory=set)
 
-    def start(self, lake: str | None, paths: Sequence[str]) -> None:
-        """Remember files before they are written."""
+    def begin(self) -> None:
+        """Be ready for files while rows are being read: the connection cannot be asked anything during a COPY."""
         if self._transaction is None:
             self._transaction = self.xid()
+
+    def start(self, lake: str | None, paths: Sequence[str]) -> None:
+        """Remember files before they are written."""
+        self.begin()
         ids = sinks.start_uploads(self.observer(), lake, self._transaction, paths)
         self._ids.update(zip(paths, ids, strict=True))
 

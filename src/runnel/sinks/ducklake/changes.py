@@ -47,6 +47,7 @@ def publish_changes(job: Job, table: LakeTable, *, resync: bool) -> Published | 
     if places.missing:
         return f"{places.missing} published rows are not in the lake any more"
     reading = job.reading(table)
+    _expect_files(job, table, None if resync else job.refreshed.inserted)
     rows, batches = _small(job, table, reading.batches(new_sql))
     whole, inlined, listed = _divide(job, places)
     form = job.form(table)
@@ -87,6 +88,7 @@ def publish_log(job: Job, table: LakeTable) -> Published:
     """Append a refresh's changes, each row with what happened to it."""
     batches: Iterator[pa.RecordBatch] = iter(())
     if job.refreshed.changed:
+        _expect_files(job, table, job.refreshed.inserted + job.refreshed.deleted)
         # Otherwise the delta table may still hold an older refresh's rows.
         select = changes_sql(len(job.columns), job.result.delta)
         batches = logged(job.reading(table).batches(select, [("action", pa.string())]), job.refreshed)
@@ -109,11 +111,21 @@ def delta_sql(job: Job) -> str:
     return f"SELECT {names} FROM {job.result.delta}, generate_series(1, w) WHERE w > 0"
 
 
+def _expect_files(job: Job, table: LakeTable, rows: int | None) -> None:
+    """Before so many rows are read (None: nobody knows how many): they may go to files while the rest is read."""
+    if rows is None or rows > (INLINE_ROWS if _inlines(job, table) else 0):
+        job.files.uploads.begin()
+
+
+def _inlines(job: Job, table: LakeTable) -> bool:
+    return job.sink.inline_small_changes and can_inline(table)
+
+
 def _small(
     job: Job, table: LakeTable, batches: Iterator[pa.RecordBatch]
 ) -> tuple[pa.Table | None, Iterator[pa.RecordBatch]]:
     """Few rows, to be kept in the catalog, if the sink wants that; or all of them for files."""
-    if not (job.sink.inline_small_changes and can_inline(table)):
+    if not _inlines(job, table):
         return None, batches
     first: list[pa.RecordBatch] = []
     for batch in batches:

@@ -80,6 +80,7 @@ def replace_files(job: Job, draft: Draft, table: LakeTable, files: Sequence[Writ
 
 def _write(job: Job, table: LakeTable) -> tuple[list[WrittenFile], Reading]:
     reading = job.reading(table)
+    job.files.uploads.begin()
     if job.logs:
         select = f"{rows_sql(job)}, 'insert' AS action FROM {job.result.name.sql()} t"
         batches = logged(reading.batches(select, [("action", pa.string())]), job.refreshed)

@@ -15,7 +15,7 @@ from runnel.lake.format.model import Lake, LakeTable, WrittenFile
 from runnel.lake.store.storage import open_store
 from runnel.lake.write.body import Encoded
 from runnel.lake.write.deletions import Deletions, encode_delete_file
-from runnel.lake.write.parquet import Form, encode_files, file_name
+from runnel.lake.write.parquet import TARGET_SIZE, Form, encode_files, file_name
 from runnel.sinks.uploads import Uploads
 
 _UPLOADS_AT_ONCE = 4
@@ -42,7 +42,7 @@ class FileWriter:
         Returns the files of rows and the files of positions.
         """
         gone = (encode_delete_file(path, each(), encrypt=form.encrypt) for path, each in deletions)
-        sent = self._send(table, itertools.chain(gone, encode_files(form, batches)))
+        sent = self._send(table, itertools.chain(gone, encode_files(form, batches, target_size=TARGET_SIZE)))
         return sent[len(deletions) :], sent[: len(deletions)]
 
     def reserve(self, table: LakeTable, count: int) -> list[str]:
