@@ -13,6 +13,7 @@ from benchmarks import (
     build,
     capture,
     idle,
+    lake_changes,
     lake_latency,
     lake_publish,
     lake_source,
@@ -37,6 +38,7 @@ QUESTIONS: dict[str, Callable[[Bench], Answer]] = {
     "lake-latency": lake_latency.run,
     "lake-source": lake_source.run,
     "lake-publish": lake_publish.run,
+    "lake-changes": lake_changes.run,
 }
 
 

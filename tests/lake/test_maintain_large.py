@@ -6,10 +6,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+import runnel
 from runnel.errors import RunnelError
 from runnel.lake.upkeep.lives import Move, NewFile
 from runnel.lake.upkeep.maintain import maintain
@@ -18,6 +20,7 @@ from runnel.spark.ducklake.upkeep import UpkeepTasks
 from runnel.spark.session import Sessions
 from tests.lake.duck import Duck
 from tests.lake.health import assert_counts_right, assert_healthy
+from tests.lake.places import Place
 from tests.lake.s3 import S3
 from tests.lake.test_maintain import EAGER, Memory, check_random_history, live, new_table, numbers
 from tests.lake.writing import Writer, append, delete, new_lake
@@ -190,3 +193,32 @@ def test_tasks_say_what_went_wrong(sessions: Sessions) -> None:
     with pytest.raises(RunnelError, match="the second one failed") as caught:
         run_errands(sessions, 2, errand)
     assert caught.value.hint == "Try again."
+
+
+def test_an_engine_maintains_large_tables_by_tasks(
+    db: psycopg.Connection[Any], data_path: str, dsn: str, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    plain = UpkeepTasks.move
+
+    def counted(self: UpkeepTasks, moves: Sequence[Move]) -> list[list[NewFile]]:
+        asked.append(sum(each.rows for each in moves))
+        return plain(self, moves)
+
+    monkeypatch.setattr(UpkeepTasks, "move", counted)
+    monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 50)
+    place = Place(dsn, data_path)
+    place.attach(db)
+    db.execute("CREATE TABLE big AS SELECT i AS id FROM generate_series(1, 40) i")
+    client.create_stream_table("b", "SELECT * FROM big", schedule="1h", sink="ducklake")
+    for i in range(5):
+        db.execute("INSERT INTO big SELECT i FROM generate_series(%s::int, %s::int) i", (i * 40 + 41, i * 40 + 80))
+        client.refresh("b")
+    db.execute("SELECT pgtrickle.maintain_ducklake('lake')")
+    assert asked == [240]
+    with place.duck() as duck:
+        assert duck.rows("SELECT count(*), sum(id) FROM b") == [(240, sum(range(241)))]
+        db.execute("DELETE FROM big WHERE id % 3 = 0")
+        client.refresh("b")
+        assert duck.rows("SELECT count(*) FROM b") == [(160,)]
+    place.check(db)
