@@ -6,13 +6,13 @@ Executors import this module where tasks hand rows to PostgreSQL; it needs only 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 _BLOCK = 1 << 23
+_BATCH = 1 << 22
 _PARSE = pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
 
 
@@ -36,14 +36,20 @@ def parse_csv(data: bytes, schema: pa.Schema) -> pa.Table:
     return pacsv.read_csv(io.BytesIO(data), read_options=read, parse_options=_PARSE, convert_options=_convert(schema))
 
 
-def stream_csv(chunks: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a running COPY, batch by batch."""
-    first = next(chunks, None)
-    if first is None:
-        return
-    reader = _ChunkReader(first, chunks)
-    read = pacsv.ReadOptions(column_names=schema.names, block_size=_BLOCK)
-    yield from pacsv.open_csv(reader, read_options=read, parse_options=_PARSE, convert_options=_convert(schema))
+def stream_csv(chunks: Iterable[bytes | bytearray | memoryview], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a running COPY, batch by batch. Chunks are whole rows, as COPY sends them.
+
+    No more than a batch is in memory: Arrow's own streaming reader would run ahead of its caller.
+    """
+    waiting, size = [], 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        size += len(chunk)
+        if size >= _BATCH:
+            yield from parse_csv(b"".join(waiting), schema).to_batches()
+            waiting, size = [], 0
+    if waiting:
+        yield from parse_csv(b"".join(waiting), schema).to_batches()
 
 
 def render_csv(batch: pa.RecordBatch) -> bytes:
@@ -52,26 +58,3 @@ def render_csv(batch: pa.RecordBatch) -> bytes:
     options = pacsv.WriteOptions(include_header=False, quoting_style="all_valid")
     pacsv.write_csv(pa.Table.from_batches([batch]), buffer, options)
     return buffer.getvalue()
-
-
-class _ChunkReader(io.RawIOBase):
-    """A file over the chunks of a COPY. Chunks are single rows: they are gathered, or each would cost a call."""
-
-    def __init__(self, first: Any, rest: Iterator[Any]) -> None:
-        self._buffer = bytearray(first)
-        self._rest = rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        wanted = len(target)
-        while len(self._buffer) < wanted:
-            chunk = next(self._rest, None)
-            if chunk is None:
-                break
-            self._buffer += chunk
-        size = min(wanted, len(self._buffer))
-        target[:size] = self._buffer[:size]
-        del self._buffer[:size]
-        return size

@@ -17,10 +17,12 @@ import pyarrow as pa
 from runnel.lake.format.catalog import data_files, delete_files, head
 from runnel.lake.format.model import Lake, LakeTable
 from runnel.lake.store.storage import open_store
-from runnel.lake.upkeep.maintain import Settings, maintain
+from runnel.lake.upkeep.maintain import maintain
+from runnel.lake.upkeep.settings import Settings
 from runnel.lake.write.commit import LakeConflict, require_untouched, snapshot
+from runnel.lake.write.deletions import Deletions, write_delete_file
 from runnel.lake.write.files import add_data_files, end_data_file, replace_delete_file
-from runnel.lake.write.parquet import write_delete_file, write_file
+from runnel.lake.write.parquet import Form, write_file
 from runnel.lake.write.tables import column, create_table
 from tests.lake.duck import Duck
 from tests.lake.health import assert_healthy
@@ -126,7 +128,7 @@ class Race:
     def _insert(self, opened: Writer) -> Callable[[], None]:
         ids = self.ids()
         rows = pa.table({"id": ids, "name": [f"o{id}" for id in ids]})
-        file = write_file(open_store("/"), self.table.path, rows.to_batches(), self.table.columns)
+        file = write_file(open_store("/"), self.table.path, Form(self.table.columns), rows.to_batches())
         with snapshot(opened.conn, opened.observer, self.lake, author="us") as draft:
             add_data_files(draft, self.table, [file])
         return lambda: self.done("our insert", came=ids)
@@ -152,7 +154,7 @@ class Race:
                 end_data_file(draft, table, file.id)
             else:
                 deletions = before | dict.fromkeys(some, draft.id)
-                new = write_delete_file(store, table.path, file.path, deletions)
+                new = write_delete_file(store, table.path, file.path, Deletions.of(deletions))
                 replace_delete_file(draft, table, file.id, old.get(file.id), new)
         return lambda: self.done("our delete", gone=gone)
 

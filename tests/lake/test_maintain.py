@@ -17,7 +17,9 @@ import pytest
 from runnel.lake.format.catalog import data_files, head, table_by_id
 from runnel.lake.read.changes import plan_changes, read_changes
 from runnel.lake.read.scan import plan_scan, read_all
-from runnel.lake.upkeep.maintain import Settings, alone, maintain
+from runnel.lake.upkeep.compact import Tasks
+from runnel.lake.upkeep.maintain import alone, maintain
+from runnel.lake.upkeep.settings import Settings
 from runnel.lake.write.files import end_data_file
 from runnel.lake.write.parquet import file_name
 from runnel.lake.write.tables import column, create_table
@@ -129,23 +131,26 @@ SEEDS = int(os.environ.get("RUNNEL_SEEDS", "20" if os.environ.get("RUNNEL_LAKE_F
 def test_random_histories_read_the_same_after_maintenance(
     dsn: str, data_path: str, duck: Clients, seed: int, encrypted: bool
 ) -> None:
-    choice = random.Random(seed)
     with new_lake(dsn, data_path, encrypted=encrypted) as lake:
-        client = duck()
-        table = new_table(lake)
-        for _ in range(3):
-            for _ in range(7):
-                _step(choice, client)
-            memory = Memory(lake, client, table.id)
-            report = maintain(lake.conn, lake.observer, lake.lake, EAGER)
-            assert report.skipped == {}
-            assert_healthy(lake.observer)
-            assert_counts_right(client, "t")
-            memory.check()
-            rest = client.value("SELECT count(*) FROM ducklake_list_files('lake', 't') WHERE delete_file IS NOT NULL")
-            assert rest == 0
-        again = maintain(lake.conn, lake.observer, lake.lake, EAGER)
-        assert not again.tables
+        check_random_history(lake, duck(), random.Random(seed))
+
+
+def check_random_history(lake: Writer, client: Duck, choice: random.Random, tasks: Tasks | None = None) -> None:
+    """Some steps by DuckDB, then maintenance, three times."""
+    table = new_table(lake)
+    for _ in range(3):
+        for _ in range(7):
+            _step(choice, client)
+        memory = Memory(lake, client, table.id)
+        report = maintain(lake.conn, lake.observer, lake.lake, EAGER, tasks=tasks)
+        assert report.skipped == {}
+        assert_healthy(lake.observer)
+        assert_counts_right(client, "t")
+        memory.check()
+        rest = client.value("SELECT count(*) FROM ducklake_list_files('lake', 't') WHERE delete_file IS NOT NULL")
+        assert rest == 0
+    again = maintain(lake.conn, lake.observer, lake.lake, EAGER, tasks=tasks)
+    assert not again.tables
 
 
 def _step(choice: random.Random, client: Duck) -> None:

@@ -20,7 +20,7 @@ from runnel.lake.format.model import LakeColumn, LakeTable
 from runnel.lake.store.storage import open_store
 from runnel.lake.write.commit import LakeConflict, snapshot
 from runnel.lake.write.files import add_data_files, end_data_file
-from runnel.lake.write.parquet import file_name, write_file, write_files
+from runnel.lake.write.parquet import Form, file_name, write_file, write_files
 from runnel.lake.write.tables import column, create_table
 from tests.lake.duck import Duck
 from tests.lake.writing import Writer, append, delete, new_lake
@@ -211,7 +211,7 @@ def test_an_old_transaction_cannot_overwrite_what_it_does_not_see(lake: Writer, 
     client = duck()
     table = make(lake, "t", NUMBERS)
     append(lake, table, numbers(0, 10))
-    file = write_file(open_store("/"), table.path, numbers(10, 20).to_batches(), table.columns)
+    file = write_file(open_store("/"), table.path, Form(table.columns), numbers(10, 20).to_batches())
     with pytest.raises(LakeConflict, match="concurrent update"), lake.conn.transaction():
         lake.conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         lake.conn.execute("SELECT 1 FROM ducklake.ducklake_snapshot")
@@ -226,7 +226,7 @@ def test_an_old_transaction_cannot_overwrite_what_it_does_not_see(lake: Writer, 
 def test_the_first_rows_of_another_are_not_forgotten(lake: Writer, duck: Clients) -> None:
     client = duck()
     table = make(lake, "t", NUMBERS)
-    file = write_file(open_store("/"), table.path, numbers(10, 20).to_batches(), table.columns)
+    file = write_file(open_store("/"), table.path, Form(table.columns), numbers(10, 20).to_batches())
     with pytest.raises(LakeConflict, match="first rows"), lake.conn.transaction():
         lake.conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         lake.conn.execute("SELECT 1 FROM ducklake.ducklake_snapshot")
@@ -240,9 +240,8 @@ def test_large_results_become_several_files(lake: Writer, duck: Clients) -> None
     table = make(lake, "t", NUMBERS)
     rows = numbers(0, 400_000)
     store = open_store(table.path)
-    files = write_files(
-        store, table.path, rows.to_batches(1000), table.columns, target_size=300_000, compression="none"
-    )
+    form = Form(table.columns, compression="none")
+    files = write_files(store, table.path, form, rows.to_batches(1000), target_size=300_000)
     assert len(files) > 2
     with lake.commit() as draft:
         starts = add_data_files(draft, table, files)
@@ -250,7 +249,7 @@ def test_large_results_become_several_files(lake: Writer, duck: Clients) -> None
     assert duck().rows("SELECT count(*), count(DISTINCT id), sum(id) FROM t WHERE rowid = id") == [
         (400_000, 400_000, sum(range(400_000)))
     ]
-    assert write_files(store, table.path, [], table.columns) == []
+    assert write_files(store, table.path, form, []) == []
 
 
 @pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "none"])
@@ -260,9 +259,8 @@ def test_compressions(tmp_path: Any, compression: str, encrypt: bool) -> None:
 
     columns = [LakeColumn(1, "id", "int64"), LakeColumn(2, "name", "varchar")]
     folder = f"{tmp_path}/"
-    file = write_file(
-        open_store(folder), folder, numbers(0, 10).to_batches(), columns, compression=compression, encrypt=encrypt
-    )
+    form = Form(columns, compression, encrypt)
+    file = write_file(open_store(folder), folder, form, numbers(0, 10).to_batches())
     assert (tmp_path / file.path).stat().st_size == file.size
     if not encrypt:
         metadata = pq.read_metadata(tmp_path / file.path)
@@ -277,7 +275,7 @@ def test_compressions(tmp_path: Any, compression: str, encrypt: bool) -> None:
     assert file.encryption_key is not None
     assert file.encryption_key not in repr(file)
     with pytest.raises(UserError, match="lzo"):
-        write_file(open_store(folder), folder, [], columns, compression="lzo")
+        write_file(open_store(folder), folder, Form(columns, "lzo"), [])
 
 
 def test_names_sort_by_time_and_are_versioned() -> None:

@@ -16,8 +16,9 @@ from runnel.lake.format.model import DataFile, DeleteFile, Lake, LakeTable
 from runnel.lake.store.storage import Store, open_store
 from runnel.lake.write.commit import Draft, snapshot
 from runnel.lake.write.create import create_lake
+from runnel.lake.write.deletions import Deletions, write_delete_file
 from runnel.lake.write.files import add_data_files, replace_delete_file
-from runnel.lake.write.parquet import write_delete_file, write_file
+from runnel.lake.write.parquet import Form, write_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ def new_lake(dsn: str, data_path: str, **options: Any) -> Iterator[Writer]:
 def append(writer: Writer, table: LakeTable, rows: pa.Table, **options: Any) -> int:
     """Write rows to one file and commit it. Returns the snapshot."""
     store = open_store(writer.lake.data_path, writer.lake.options)
-    file = write_file(store, table.path, rows.to_batches(), table.columns, encrypt=writer.lake.encrypted, **options)
+    form = Form(table.columns, encrypt=writer.lake.encrypted, **options)
+    file = write_file(store, table.path, form, rows.to_batches())
     with writer.commit() as draft:
         add_data_files(draft, table, [file])
     return draft.id
@@ -71,10 +73,8 @@ def delete(writer: Writer, table: LakeTable, file: DataFile, positions: Iterable
             ),
             None,
         )
-        before = positions_in(store, old)
-        new = write_delete_file(
-            store, table.path, file.path, before | dict.fromkeys(positions, draft.id), encrypt=writer.lake.encrypted
-        )
+        every = Deletions.of(positions_in(store, old) | dict.fromkeys(positions, draft.id))
+        new = write_delete_file(store, table.path, file.path, every, encrypt=writer.lake.encrypted)
         replace_delete_file(draft, table, file.id, old, new)
     return draft.id
 

@@ -138,9 +138,11 @@ class AsOwner:
         (row,) = self.rows(text, [type_])
         return row[0]
 
-    def csv(self, text: str, types: Sequence[str], params: Mapping[str, Any] | None = None) -> Iterator[bytes]:
-        """The rows of a SELECT as COPY prints them in CSV. To be read to its end."""
-        select = self.select_sql(self.merged(text, params), types)
+    def csv(
+        self, text: str, types: Sequence[str], params: Mapping[str, Any] | None = None, *, writes: bool = False
+    ) -> Iterator[bytes]:
+        """The rows of a SELECT, or of a statement that `writes`, as COPY prints them in CSV. To be read to its end."""
+        select = self.select_sql(self.merged(text, params), types, writes=writes)
         with self.conn.cursor() as cursor, cursor.copy(f"COPY ({select}\n) TO STDOUT (FORMAT csv)".encode()) as copy:
             for chunk in copy:
                 yield bytes(chunk)
@@ -151,9 +153,9 @@ class AsOwner:
         """The engine is itself again, whatever has run."""
         self.conn.execute(TIDY)
 
-    def select_sql(self, text: str, types: Sequence[str]) -> str:
+    def select_sql(self, text: str, types: Sequence[str], *, writes: bool = False) -> str:
         """A SELECT for a session of its own (a task's), which ends with it."""
-        return text if self.runner is None else self.runner.rows_sql(text, types, self.settings)
+        return text if self.runner is None else self.runner.rows_sql(text, types, self.settings, writes=writes)
 
     def typed_select_sql(self, text: str, params: Mapping[str, Any] | None, types: Sequence[str]) -> str:
         """The same with its parameters written into it, and its columns in exactly these types."""

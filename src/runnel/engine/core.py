@@ -109,7 +109,7 @@ class Engine:
         self._ddl_told = False
         self._ddl_looked = 0.0
         self._beaten = 0.0
-        self._services = all_services(dsn, home, data_path, self._on_event)
+        self._services = all_services(dsn, home, data_path, self._on_event, lambda: self._sessions)
         self._verification = Verification(verify_every, self._on_event)
         self.loopback_problem: TransientError | None = None
 

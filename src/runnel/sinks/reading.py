@@ -15,6 +15,7 @@ from runnel.lake.format.model import LakeColumn
 from runnel.lake.write.pgtext import text_schema, to_lake
 from runnel.ports.sink import Refreshed
 from runnel.sinks.columns import SETTINGS, PublishedColumn, identities, unreadable
+from runnel.sinks.numbers import Numbers
 from runnel.transport import stream_csv
 
 ACTION, REFRESH_ID, REFRESHED_AT = "__action", "__refresh_id", "__refreshed_at"
@@ -39,8 +40,8 @@ class Reading:
     columns: Sequence[PublishedColumn]
     lake_columns: Sequence[LakeColumn]
     hashed: bool = True
-    h: list[pa.Array] = field(default_factory=list)
-    h2: list[pa.Array] = field(default_factory=list)
+    hashes: Numbers = field(default_factory=lambda: Numbers(2))
+    """The rows' hashes, in the order in which the rows came."""
 
     def batches(self, select: str, constants: Sequence[tuple[str, pa.DataType]] = ()) -> Iterator[pa.RecordBatch]:
         """The rows; `constants` are further columns of the SELECT, which follow the published ones as they are."""
@@ -56,23 +57,13 @@ class Reading:
         try:
             for batch in stream_csv(chunks, schema):
                 if self.hashed:
-                    self.h.append(batch.column("h"))
-                    self.h2.append(batch.column("h2"))
+                    self.hashes.add(batch.column("h").to_numpy(), batch.column("h2").to_numpy())
                 rows = to_lake(batch, self.lake_columns)
                 for name, _ in constants:
                     rows = rows.append_column(name, batch.column(name))
                 yield rows
         except pa.ArrowInvalid as error:
             raise unreadable(self.columns, error) from error
-
-    def hashes(self, counts: Sequence[int]) -> list[tuple[pa.Array, pa.Array]]:
-        """The rows' hashes, divided among the files they went to."""
-        h, h2 = pa.chunked_array(self.h, pa.int64()), pa.chunked_array(self.h2, pa.int64())
-        parts, at = [], 0
-        for count in counts:
-            parts.append((h.slice(at, count).combine_chunks(), h2.slice(at, count).combine_chunks()))
-            at += count
-        return parts
 
 
 def changes_sql(columns: int, delta: str) -> str:
@@ -87,5 +78,5 @@ def logged(batches: Iterable[pa.RecordBatch], refreshed: Refreshed) -> Iterator[
     at = dt.datetime.fromisoformat(refreshed.at)
     for batch in batches:
         count = batch.num_rows
-        numbered = batch.append_column("refresh", pa.array([refreshed.id] * count, pa.int64()))
-        yield numbered.append_column("at", pa.array([at] * count, pa.timestamp("us", tz="UTC")))
+        numbered = batch.append_column("refresh", pa.repeat(pa.scalar(refreshed.id, pa.int64()), count))
+        yield numbered.append_column("at", pa.repeat(pa.scalar(at, pa.timestamp("us", tz="UTC")), count))

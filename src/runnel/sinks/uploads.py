@@ -37,11 +37,18 @@ class Uploads:
     _ids: dict[str, int] = field(default_factory=dict)
     _arrived: set[int] = field(default_factory=set)
 
-    def start(self, lake: str | None, paths: Sequence[str]) -> None:
-        """Remember files before they are written."""
+    def begin(self) -> str:
+        """Be ready for files while rows are being read: the connection cannot be asked anything during a COPY.
+
+        Returns the transaction's number.
+        """
         if self._transaction is None:
             self._transaction = self.xid()
-        ids = sinks.start_uploads(self.observer(), lake, self._transaction, paths)
+        return self._transaction
+
+    def start(self, lake: str | None, paths: Sequence[str]) -> None:
+        """Remember files before they are written."""
+        ids = sinks.start_uploads(self.observer(), lake, self.begin(), paths)
         self._ids.update(zip(paths, ids, strict=True))
 
     def arrived(self, paths: Iterable[str]) -> None:

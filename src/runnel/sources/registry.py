@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runnel.ports.service import Service
 from runnel.ports.source import Connection, Kind, Reading, Source, Used
@@ -14,6 +15,9 @@ from runnel.sources.ducklake.kind import LakeTables
 from runnel.sources.ducklake.service import Lakes
 from runnel.sources.postgres.kind import CapturedTables
 from runnel.sources.streamtable.kind import StreamTables
+
+if TYPE_CHECKING:
+    from runnel.spark.session import Sessions
 
 Kinds = Sequence[Kind]
 Services = Sequence[Service]
@@ -24,9 +28,15 @@ def all_kinds() -> Kinds:
     return (StreamTables(), LakeTables(), CapturedTables())
 
 
-def all_services(dsn: str, home: Path | None, data_path: str | None, on_event: Callable[[str], None]) -> Services:
-    """What an engine offers besides; `home` and `data_path` as the engine was given them."""
-    return (Lakes(dsn, home, data_path, on_event),)
+def all_services(
+    dsn: str,
+    home: Path | None,
+    data_path: str | None,
+    on_event: Callable[[str], None],
+    spark: Callable[[], Sessions | None] = lambda: None,
+) -> Services:
+    """What an engine offers besides; `home` and `data_path` as the engine was given them, `spark` once it has it."""
+    return (Lakes(dsn, home, data_path, on_event, spark),)
 
 
 def capture_sources(kinds: Kinds, conn: Connection, used: Sequence[Used], role: str) -> None:

@@ -23,11 +23,13 @@ from pathlib import Path, PurePath
 from runnel.errors import UserError
 
 TASK_MODULES = (
+    "runnel.spark.errands",
     "runnel.spark.executors",
     "runnel.spark.relay",
     "runnel.spark.slices",
     "runnel.spark.ducklake.task",
     "runnel.spark.ducklake.through_postgres",
+    "runnel.spark.ducklake.upkeep",
     "runnel.spark.ducklake.write",
 )
 """The modules whose functions run in tasks. Spark finds them by name, so they can be imported there."""

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import RDD, StorageLevel
@@ -24,8 +24,10 @@ from pyspark.sql import DataFrame
 
 from runnel.spark.job import FAILURES, failure
 from runnel.spark.meter import Mapped, Meter, TaskCounter
-from runnel.spark.session import Sessions
 from runnel.spark.slices import Slices, slice_rows
+
+if TYPE_CHECKING:
+    from runnel.spark.session import Sessions
 
 _AT_ONCE = 16 * 2**20
 """About how many bytes are fetched at a time."""

@@ -11,13 +11,14 @@ import datetime as dt
 import glob
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from runnel.errors import TransientError, UserError
 from runnel.lake.store import signed
@@ -77,8 +78,8 @@ class Store:
     def is_local(self) -> bool:
         return self.root == "/"
 
-    def put(self, path: str, data: bytes | memoryview | Path) -> None:
-        """Write a whole file; nobody sees half of it."""
+    def put(self, path: str, data: bytes | memoryview | Path | IO[bytes]) -> None:
+        """Write a whole file; nobody sees half of it. An open file is read from where it stands."""
         with _failures(self, "write", path):
             if self.is_local:
                 _write_local(self._path(path), data)
@@ -87,9 +88,8 @@ class Store:
 
             if isinstance(data, memoryview):
                 data = data.cast("B")  # Arrow's buffers are of signed bytes, which obstore takes for numbers
-            size = data.stat().st_size if isinstance(data, Path) else len(data)
             threshold = int(self.options.get("multipart_threshold", MULTIPART_THRESHOLD))
-            obstore.put(self._client(), self._key(path), data, use_multipart=size > threshold)
+            obstore.put(self._client(), self._key(path), data, use_multipart=_size(data) > threshold)
 
     def get(self, path: str) -> bytes:
         """Read a whole file."""
@@ -256,7 +256,19 @@ def _remote_ranges(store: Store, client: ObjectStore, key: str, ranges: Sequence
     return [signed.get_range(cast(Any, client), key, start, end - start, timeout) for start, end in ranges]
 
 
-def _write_local(path: Path, data: bytes | memoryview | Path) -> None:
+def _size(data: bytes | memoryview | Path | IO[bytes]) -> int:
+    """How many bytes there are to write."""
+    if isinstance(data, Path):
+        return data.stat().st_size
+    if isinstance(data, bytes | memoryview):
+        return len(data)
+    here = data.tell()
+    size = data.seek(0, os.SEEK_END) - here
+    data.seek(here)
+    return size
+
+
+def _write_local(path: Path, data: bytes | memoryview | Path | IO[bytes]) -> None:
     """Write beside the place, make it durable, then move it there: the catalog must never outlive its files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
@@ -264,10 +276,11 @@ def _write_local(path: Path, data: bytes | memoryview | Path) -> None:
         with beside.open("wb") as file:
             if isinstance(data, Path):
                 with data.open("rb") as source:
-                    while block := source.read(1 << 20):
-                        file.write(block)
-            else:
+                    shutil.copyfileobj(source, file, 1 << 20)
+            elif isinstance(data, bytes | memoryview):
                 file.write(data)
+            else:
+                shutil.copyfileobj(data, file, 1 << 20)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

@@ -2,67 +2,47 @@
 
 A row of a lake has a life: the snapshots of its birth and of its death, and its row id. Merging small files, flushing
 inlined rows and rewriting files with many deletes are one operation: take rows with their lives from where they are,
-write those that live to one file and the dead to another, and let the catalog forget the old places. The live file
-carries births and row ids in columns of its own. The dead file ends with the snapshot that makes it, and has a delete
-file that tells every row's death. So every snapshot, and the changes between any two, read as before.
+write those that live to one file and the dead to another (`lives.py`), and let the catalog forget the old places. The
+dead file ends with the snapshot that makes it. So every snapshot, and the changes between any two, read as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runnel.lake.format.catalog import delete_files, inlined_deletes
 from runnel.lake.format.model import DataFile, DeleteFile, Lake, LakeColumn, LakeTable, WrittenFile
 from runnel.lake.format.statements import Row, execute
 from runnel.lake.read.inlined import InlinedVersions
-from runnel.lake.read.reader import NEVER, FileScan, versions
+from runnel.lake.read.reader import NEVER, FileScan
 from runnel.lake.read.scan import _NO_FILE, describe
-from runnel.lake.store.storage import Store, open_store
+from runnel.lake.store.storage import open_store
+from runnel.lake.upkeep.lives import Move, NewFile, Shelf, move
 from runnel.lake.write.commit import Draft, LakeConflict, conflict, snapshot
 from runnel.lake.write.files import insert_data_file, insert_delete_file, schedule_deletion
-from runnel.lake.write.parquet import ROW_ID, SNAPSHOT_ID, file_name, write_delete_file, write_file
 
 if TYPE_CHECKING:
     from psycopg import Connection
-
-Ints = npt.NDArray[np.int64]
-
-MOVED = "moved"
-"""In the names of files that maintenance makes: only one maintenance works on a lake, so the next one knows that such
-a file without a row of the catalog was left behind."""
 
 OPTIMISTIC = 2
 """Times that files are prepared before the catalog is locked; after that, they are prepared under the lock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lives:
-    """Rows with their row ids, births and deaths (NEVER for those that live)."""
+class Tasks(Protocol):
+    """Others who move rows, several at once."""
 
-    columns: tuple[LakeColumn, ...]
-    rows: pa.Table
-    ids: Ints
-    born: Ints
-    died: Ints
+    @property
+    def threshold(self) -> int:
+        """They are asked when there are more rows than this to move."""
 
+    @property
+    def at_once(self) -> int:
+        """How many moves they do side by side."""
 
-@dataclass(frozen=True, slots=True)
-class NewFile:
-    """A file that was uploaded, and its place in history."""
-
-    file: WrittenFile
-    begin: int
-    partial_max: int | None
-    deletes: WrittenFile | None
-    """Of a dead file: all its rows."""
-    deaths: tuple[int, int]
-    """The first and the last of them."""
+    def move(self, moves: Sequence[Move]) -> list[list[NewFile]]:
+        """Do all of them; the new files of each."""
 
 
 @dataclass(slots=True)
@@ -75,67 +55,41 @@ class Workshop:
     lake: Lake
     table: LakeTable
     compression: str = "zstd"
+    tasks: Tasks | None = None
     uploaded: list[str] = field(default_factory=list)
 
     @property
-    def store(self) -> Store:
-        return open_store(self.table.path, self.lake.options)
+    def shelf(self) -> Shelf:
+        """Where new files go."""
+        store = open_store(self.table.path, self.lake.options)
+        return Shelf(store, self.table.path, self.compression, self.lake.encrypted)
 
-    def name(self, kind: str = "") -> str:
-        """A name for a file of this table, which is removed again if it is not committed."""
-        name = file_name(f"{MOVED}-{kind}" if kind else MOVED)
-        self.uploaded.append(self.table.path + name)
-        return name
+    def uploads(self, new: Iterable[NewFile]) -> tuple[NewFile, ...]:
+        """Remember new files, which are removed again if they are not committed."""
+        made = []
+        for each in new:
+            made.append(each)
+            self.uploaded += [self.table.path + name for name in each.names]
+        return tuple(made)
 
-    def write(self, lives: Lives, since: int) -> Iterator[NewFile]:
-        """Write rows to a live file and to dead ones. What died before snapshot `since` nobody can ask for."""
-        alive = lives.died == NEVER
-        yield from self._write(lives, np.flatnonzero(alive), dead=False)
-        # A row that came and went in one snapshot was never there.
-        dead = np.flatnonzero(~alive & (lives.died >= since) & (lives.died > lives.born))
-        # One file must not hold two versions of a row: DuckDB's change feed would mix them up.
-        for part in _apart(dead, lives.ids[dead]):
-            yield from self._write(lives, part, dead=True)
+    def move(self, moves: Sequence[Move]) -> list[tuple[NewFile, ...]]:
+        """Move rows to new files: by tasks if there are any, and many rows; otherwise here."""
+        if self.tasks is None or sum(each.rows for each in moves) <= self.tasks.threshold:
+            return [self.uploads(move(each)) for each in moves]
+        return [self.uploads(new) for new in self.tasks.move(moves)]
 
-    def _write(self, lives: Lives, places: Ints, *, dead: bool) -> Iterator[NewFile]:
-        if not len(places):
-            return
-        born, died = lives.born[places], lives.died[places]
-        rows = lives.rows.take(pa.array(places))
-        rows = rows.append_column(ROW_ID, pa.array(lives.ids[places], pa.int64()))
-        partial = int(born.min()) != int(born.max())
-        if partial:
-            rows = rows.append_column(SNAPSHOT_ID, pa.array(born, pa.int64()))
-        store, encrypt = self.store, self.lake.encrypted
-        file = write_file(
-            store,
-            self.table.path,
-            rows.to_batches(),
-            lives.columns,
-            compression=self.compression,
-            encrypt=encrypt,
-            name=self.name(),
-        )
-        deletes = None
-        if dead:
-            # All deaths, the last one too: of rows that go with their whole file, DuckDB tells the snapshot of birth.
-            path, deaths = self.table.path + file.path, dict(enumerate(died.tolist()))
-            deletes = write_delete_file(store, self.table.path, path, deaths, encrypt=encrypt, name=self.name("delete"))
-        yield NewFile(
-            file, int(born.min()), int(born.max()) if partial else None, deletes, (int(died.min()), int(died.max()))
-        )
-
-    def commit(self, prepare: Callable[[], Change | None], message: str) -> bool:
-        """Prepare a change and commit it; again if others were faster. False if there is nothing (left) to do."""
+    def commit(self, prepare: Callable[[], Sequence[Change]], message: str) -> bool:
+        """Prepare changes and commit them; again if others were faster. False if there is nothing (left) to do."""
         for _ in range(OPTIMISTIC):
-            change = prepare()
-            if change is None:
+            changes = prepare()
+            if not changes:
                 return False
             try:
                 with self.conn.transaction():
                     self.conn.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
                     with snapshot(self.conn, self.observer, self.lake, message=message) as draft:
-                        change.apply(draft)
+                        for change in changes:
+                            change.apply(draft)
             except LakeConflict:
                 self.discard()
             except BaseException:
@@ -146,16 +100,17 @@ class Workshop:
                 return True
         return self._commit_locked(prepare, message)
 
-    def _commit_locked(self, prepare: Callable[[], Change | None], message: str) -> bool:
+    def _commit_locked(self, prepare: Callable[[], Sequence[Change]], message: str) -> bool:
         """Others write all the time: let them wait for once."""
         try:
             with self.conn.transaction():
                 self.conn.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
                 with snapshot(self.conn, self.observer, self.lake, message=message) as draft:
-                    change = prepare()
-                    if change is None:
+                    changes = prepare()
+                    if not changes:
                         raise _NothingToDo
-                    change.apply(draft)
+                    for change in changes:
+                        change.apply(draft)
         except _NothingToDo:
             return False
         except BaseException:
@@ -167,7 +122,7 @@ class Workshop:
     def discard(self) -> None:
         """Remove what was uploaded for a change that did not happen."""
         paths, self.uploaded = self.uploaded, []
-        self.store.delete(paths)
+        self.shelf.store.delete(paths)
 
 
 class _NothingToDo(Exception):
@@ -277,21 +232,6 @@ def state_of(conn: Connection[Any], lake: Lake, table: LakeTable, files: Sequenc
     return frozenset(rows)
 
 
-def lives_of_files(
-    conn: Connection[Any], lake: Lake, table: LakeTable, files: Sequence[DataFile], columns: tuple[LakeColumn, ...]
-) -> Lives:
-    """Read files of one shape, whole."""
-    parts: list[tuple[list[pa.Array], Ints, Ints, Ints]] = []
-    for spec in scans_of(conn, lake, table, files, columns):
-        parts += versions(spec)
-    schema = pa.schema([pa.field(str(place), array.type) for place, array in enumerate(parts[0][0])])
-    return Lives(
-        columns,
-        pa.Table.from_batches([pa.RecordBatch.from_arrays(arrays, schema=schema) for arrays, *_ in parts]),
-        *(np.concatenate([part[place] for part in parts]) for place in (1, 2, 3)),
-    )
-
-
 def scans_of(
     conn: Connection[Any], lake: Lake, table: LakeTable, files: Sequence[DataFile], columns: tuple[LakeColumn, ...]
 ) -> list[FileScan]:
@@ -308,17 +248,6 @@ def scans_of(
     ]
 
 
-def lives_of_inlined(inlined: InlinedVersions) -> Lives:
-    schema = pa.schema([pa.field(str(place), array.type) for place, array in enumerate(inlined.arrays)])
-    return Lives(
-        inlined.columns,
-        pa.Table.from_arrays(inlined.arrays, schema=schema),
-        np.array([row_id for row_id, _, _ in inlined.numbers], dtype=np.int64),
-        np.array([born for _, born, _ in inlined.numbers], dtype=np.int64),
-        np.array([NEVER if died is None else died for _, _, died in inlined.numbers], dtype=np.int64),
-    )
-
-
 def _remove_inlined(draft: Draft, table: LakeTable, inlined: InlinedVersions) -> None:
     """Take out exactly the rows that were written to a file, each as it was then."""
     rows = draft.run(
@@ -332,21 +261,6 @@ def _remove_inlined(draft: Draft, table: LakeTable, inlined: InlinedVersions) ->
 
 def _order(row: Row) -> tuple[int, ...]:
     return tuple(-1 if number is None else number for number in row)
-
-
-def _apart(places: Ints, ids: Ints) -> Iterator[Ints]:
-    """Places in as many portions as are needed for no row id to be twice in one of them.
-
-    >>> [part.tolist() for part in _apart(np.array([4, 5, 6, 7]), np.array([1, 2, 1, 1]))]
-    [[4, 5], [6], [7]]
-    """
-    while len(places):
-        _, first = np.unique(ids, return_index=True)
-        first.sort()
-        yield places[first]
-        rest = np.ones(len(places), dtype=np.bool_)
-        rest[first] = False
-        places, ids = places[rest], ids[rest]
 
 
 def _several(deaths: tuple[int, int]) -> int | None:

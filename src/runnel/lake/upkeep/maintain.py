@@ -5,11 +5,10 @@ Safe beside readers and other writers: what they see does not change, and files 
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,55 +20,17 @@ from runnel.errors import RunnelError
 from runnel.lake.format.catalog import ColumnHistory, data_files, delete_files, head, inlined_deletes, oldest, tables
 from runnel.lake.format.model import DataFile, Lake, LakeColumn, LakeTable
 from runnel.lake.format.statements import Row, execute
-from runnel.lake.read.inlined import inlined_versions
-from runnel.lake.read.input import Tally
-from runnel.lake.read.reader import deletions
 from runnel.lake.upkeep import sweep
-from runnel.lake.upkeep.compact import MOVED, Change, Workshop, lives_of_files, lives_of_inlined, scans_of, state_of
-from runnel.lake.write.parquet import can_write, write_delete_file
+from runnel.lake.upkeep.compact import Change, Tasks, Workshop, scans_of, state_of
+from runnel.lake.upkeep.flush import flush
+from runnel.lake.upkeep.lives import MOVED, Move
+from runnel.lake.upkeep.settings import Report, Settings
+from runnel.lake.write.parquet import can_write
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-MEGABYTE = 1024 * 1024
 LOCK_TIMEOUT = "2s"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """When a table's files are worth the work."""
-
-    small_file: int = 16 * MEGABYTE
-    """Files below this size are merged ..."""
-    min_files: int = 5
-    """... when so many of them can become one ..."""
-    target_size: int = 32 * MEGABYTE
-    """... of at most about this size. Its rows are in memory for a moment, which takes several times as much."""
-    deleted_share: float = 0.3
-    """A file is rewritten when at least this part of its rows is deleted."""
-    flush_rows: int = 1
-    """Inlined rows and deletes are flushed when there are so many of them."""
-    grace: dt.timedelta = dt.timedelta(hours=1)
-    """How long a file that is no longer needed stays for those who still read it."""
-    orphan_grace: dt.timedelta = dt.timedelta(hours=24)
-    """How old a file must be that no catalog row knows: others may be about to commit it."""
-    compression: str = "zstd"
-
-
-@dataclass(slots=True)
-class Report:
-    """What was done."""
-
-    flushed_rows: int = 0
-    flushed_deletes: int = 0
-    merged_files: int = 0
-    new_files: int = 0
-    removed_files: int = 0
-    removed_orphans: int = 0
-    tables: list[str] = field(default_factory=list)
-    """Those that changed, as schema.name."""
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Tables that were left alone, and why."""
 
 
 def maintain(
@@ -81,12 +42,13 @@ def maintain(
     only: Collection[str] | None = None,
     pending: Collection[str] = (),
     stopping: Callable[[], bool] = lambda: False,
+    tasks: Tasks | None = None,
 ) -> Report:
     """Do all there is to do, table by table, each change in a transaction and a snapshot of its own.
 
     Both connections are in autocommit. `only` names tables as `schema.name`; `pending` are paths of files that
-    somebody has uploaded and not committed yet; `stopping` is asked before each table. A table that fails is skipped;
-    the others are done.
+    somebody has uploaded and not committed yet; `stopping` is asked before each table; `tasks` move rows if there are
+    many. A table that fails is skipped; the others are done.
     """
     settings, report = settings or Settings(), Report()
     with _beside(observer) as guard, alone(guard, lake) as free:
@@ -98,7 +60,7 @@ def maintain(
             if stopping():
                 return report
             if only is None or name in only:
-                _maintain_table(Workshop(conn, observer, lake, table, settings.compression), settings, report)
+                _maintain_table(Workshop(conn, observer, lake, table, settings.compression, tasks), settings, report)
         report.removed_files += sweep.remove_scheduled(conn, lake, settings.grace)
         report.removed_orphans += sweep.remove_orphans(observer, lake, settings.orphan_grace, pending, left=MOVED)
     return report
@@ -141,64 +103,33 @@ def _maintain_table(workshop: Workshop, settings: Settings, report: Report) -> N
         report.tables.append(name)
 
 
-def flush(workshop: Workshop, settings: Settings, report: Report) -> bool:
-    """Move inlined rows and inlined deletes of a table to files."""
-    lake, table, observer = workshop.lake, workshop.table, workshop.observer
-    counts: list[tuple[int, int]] = []
-
-    def prepare() -> Change | None:
-        base = head(observer, lake)
-        rows = [each for each in inlined_versions(observer, lake, table.id, base) if can_write(each.columns)]
-        deleted = inlined_deletes(observer, lake, table.id, base)
-        counts[:] = [(sum(len(each.numbers) for each in rows), sum(len(found) for found in deleted.values()))]
-        if sum(counts[0]) < max(1, settings.flush_rows):
-            return None
-        files = [file for file in data_files(observer, lake, table, base) if file.id in deleted]
-        since = oldest(observer, lake)
-        new = [made for each in rows for made in workshop.write(lives_of_inlined(each), since)]
-        state = state_of(observer, lake, table, [file.id for file in files])
-        deletes = []
-        for scan in scans_of(observer, lake, table, files, ()):
-            positions, snapshots = deletions(scan, Tally())
-            deaths = dict(zip(positions.tolist(), snapshots.tolist(), strict=True))
-            name = workshop.name("delete")
-            written = write_delete_file(
-                workshop.store, table.path, scan.file.path, deaths, encrypt=lake.encrypted, name=name
-            )
-            deletes.append((scan.file, written, (min(deaths.values()), max(deaths.values()))))
-        return Change(lake, table, tuple(new), state=state, deletes=tuple(deletes), inlined=tuple(rows))
-
-    if not workshop.commit(prepare, f"flush inlined rows of {table.schema}.{table.name}"):
-        return False
-    report.flushed_rows += counts[0][0]
-    report.flushed_deletes += counts[0][1]
-    return True
-
-
 def merge(workshop: Workshop, settings: Settings, report: Report) -> bool:
     """Merge a table's small files and rewrite those with many deletes, until nothing is worth it any more."""
     lake, table, observer = workshop.lake, workshop.table, workshop.observer
     done: set[int] = set()
     last: list[Change] = []
 
-    def prepare() -> Change | None:
+    def prepare() -> Sequence[Change]:
         last.clear()
-        base = head(observer, lake)
-        chosen = next((each for each in worthwhile(observer, lake, table, base, settings) if not done & each.ids), None)
-        if chosen is None:
-            return None
-        state = state_of(observer, lake, table, sorted(chosen.ids))
-        lives = lives_of_files(observer, lake, table, chosen.files, chosen.columns)
-        new = tuple(workshop.write(lives, oldest(observer, lake)))
-        last.append(Change(lake, table, new, chosen.files, state, partition=(chosen.partition, chosen.values)))
-        return last[0]
+        base, since = head(observer, lake), oldest(observer, lake)
+        bins = [each for each in worthwhile(observer, lake, table, base, settings) if not done & each.ids]
+        chosen = _next(bins, workshop.tasks)
+        states = [state_of(observer, lake, table, sorted(each.ids)) for each in chosen]
+        moves = [
+            Move(tuple(scans_of(observer, lake, table, each.files, each.columns)), each.columns, workshop.shelf, since)
+            for each in chosen
+        ]
+        for each, state, new in zip(chosen, states, workshop.move(moves), strict=True):
+            last.append(Change(lake, table, new, each.files, state, partition=(each.partition, each.values)))
+        return last
 
     changed = False
     while workshop.commit(prepare, f"merge files of {table.schema}.{table.name}"):
         changed = True
-        done.update(file.id for file in last[0].files)
-        report.merged_files += len(last[0].files)
-        report.new_files += len(last[0].new)
+        for each in last:
+            done.update(file.id for file in each.files)
+            report.merged_files += len(each.files)
+            report.new_files += len(each.new)
     return changed
 
 
@@ -217,7 +148,7 @@ class Bin:
 
 
 def worthwhile(conn: Connection[Any], lake: Lake, table: LakeTable, at: int, settings: Settings) -> Iterator[Bin]:
-    """Files that should be merged or rewritten, in portions that fit into memory."""
+    """Files that should be merged or rewritten, in portions that become one file."""
     files = data_files(conn, lake, table, at)
     deleted: dict[int, int] = defaultdict(int)
     for each in delete_files(conn, lake, table, at):
@@ -239,6 +170,13 @@ def worthwhile(conn: Connection[Any], lake: Lake, table: LakeTable, at: int, set
         for portion in _portions(members, settings.target_size):
             if len(portion) >= settings.min_files or any(file.id in heavy for file in portion):
                 yield Bin(tuple(portion), columns, partition, keys)
+
+
+def _next(bins: Sequence[Bin], tasks: Tasks | None) -> Sequence[Bin]:
+    """What to do now: many rows in several portions side by side, few in one after the other."""
+    if tasks is None or sum(file.record_count for each in bins for file in each.files) <= tasks.threshold:
+        return bins[:1]
+    return bins[: tasks.at_once]
 
 
 def _portions(files: Sequence[DataFile], size: int) -> Iterator[list[DataFile]]:

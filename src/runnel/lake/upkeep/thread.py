@@ -23,7 +23,9 @@ from runnel.errors import EngineBug, RunnelError, TransientError
 from runnel.lake import attached as stored
 from runnel.lake.connection import connect_catalog
 from runnel.lake.format.model import Lake
-from runnel.lake.upkeep.maintain import Settings, maintain
+from runnel.lake.upkeep.compact import Tasks
+from runnel.lake.upkeep.maintain import maintain
+from runnel.lake.upkeep.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +46,12 @@ class Task:
 class Upkeep:
     """The thread, and what waits for it."""
 
-    def __init__(self, dsn: str, on_event: Callable[[str], None]) -> None:
+    def __init__(
+        self, dsn: str, on_event: Callable[[str], None], tasks: Callable[[], Tasks | None] = lambda: None
+    ) -> None:
+        """`tasks` are asked for when there is work."""
         self._dsn = dsn
+        self._tasks_at_hand = tasks
         self._on_event = on_event
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._waiting: set[str] = set()
@@ -109,7 +115,8 @@ class Upkeep:
         lake = stored.named_lake(conn, task.lake)
         pending = [str(row[0]) for row in conn.execute(PENDING, (lake.name,))]
         with self._reach(lake) as work, self._reach(lake) as observer:
-            report = asdict(maintain(work, observer, lake, _settings(conn, lake), pending=pending))
+            settings, tasks = _settings(conn, lake), self._tasks_at_hand()
+            report = asdict(maintain(work, observer, lake, settings, pending=pending, tasks=tasks))
         stored.mark_maintained(conn, lake.name)
         log.info("lake %s was tidied: %s", lake.name, {key: value for key, value in report.items() if value})
         return report

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from runnel.lake.format.model import LakeTable, WrittenFile
 from runnel.lake.write.commit import Draft, require_untouched
+from runnel.lake.write.deletions import Deletions
 from runnel.lake.write.files import add_data_files, end_data_file, replace_delete_file
 from runnel.lake.write.inline import can_inline, end_inlined_rows, inline_deletes, inline_rows
 from runnel.lake.write.measure import statistics
@@ -17,6 +19,9 @@ from runnel.sinks.ducklake import rowmap
 from runnel.sinks.ducklake.job import Job, describes, put_view
 from runnel.sinks.ducklake.places import FileDeletes, Places, locate
 from runnel.sinks.reading import changes_sql, logged
+
+_REMEMBERED = 100_000
+"""Positions of a delete file that the next publication need not read again."""
 
 INLINE_ROWS = 100
 """Changes up to this many rows may be kept in the catalog instead of in files."""
@@ -29,7 +34,7 @@ def publish_changes(job: Job, table: LakeTable, *, resync: bool) -> Published | 
     """
     if resync:
         gone_sql, new_sql = rowmap.difference_sql(job.sink.pgt_id, job.columns, job.result.name.sql())
-        gone = sorted(row[0] for row in job.owner.rows(gone_sql, ["int8"], writes=True))
+        gone = rowmap.take_difference(job.owner, gone_sql)
     else:
         gone, expected = rowmap.take_deleted(job.owner, job.sink.pgt_id, job.columns, job.result.delta)
         if len(gone) != expected:
@@ -40,36 +45,35 @@ def publish_changes(job: Job, table: LakeTable, *, resync: bool) -> Published | 
         session.observer, session.lake, table, job.standing.head, gone, lambda f: job.stored.row_ids(session.lake, f)
     )
     if places.missing:
-        return f"{len(places.missing)} published rows are not in the lake any more"
+        return f"{places.missing} published rows are not in the lake any more"
     reading = job.reading(table)
+    _expect_files(job, table, None if resync else job.refreshed.inserted)
     rows, batches = _small(job, table, reading.batches(new_sql))
     whole, inlined, listed = _divide(job, places)
-    deletions = {d.file.path: _deletions(job, d, job.next_snapshot) for d in listed}
-    columns = job.lake_columns(table)
-    files, delete_files = job.files.send(table, columns, batches, deletions)
+    form = job.form(table)
+    files, delete_files = job.files.send(table, form, batches, _delete_files(job, listed, job.next_snapshot))
     with job.snapshot() as draft:
         require_untouched(draft, table.id, job.standing.head)
         if draft.id != job.next_snapshot and listed:
             job.files.abandon(table, delete_files)
-            deletions = {d.file.path: _deletions(job, d, draft.id) for d in listed}
-            _, delete_files = job.files.send(table, columns, (), deletions)
-        hashes = reading.hashes([f.record_count for f in files] if rows is None else [rows.num_rows])
+            _, delete_files = job.files.send(table, form, (), _delete_files(job, listed, draft.id))
         starts = _add(draft, table, files, rows)
         if starts:
-            rowmap.add_rows(job.conn, job.sink.pgt_id, hashes, starts)
+            rowmap.add_rows(job.conn, job.sink.pgt_id, reading.hashes.all(), starts[0])
         for deletes, written in zip(listed, delete_files, strict=True):
             replace_delete_file(draft, table, deletes.file.id, deletes.old, written)
-            job.stored.remember(table.path + written.path, deletions[deletes.file.path])
+            if written.record_count <= _REMEMBERED:
+                job.stored.remember(table.path + written.path, _deletions(job, deletes, draft.id))
         for deletes in whole:
             end_data_file(draft, table, deletes.file.id)
         if inlined:
-            inline_deletes(draft, table, {d.file.id: d.positions for d in inlined})
+            inline_deletes(draft, table, {d.file.id: d.positions.tolist() for d in inlined})
         if places.inlined:
             end_inlined_rows(draft, table, places.inlined)
         described = describes(job)
         if described:
             put_view(job, draft)
-    inserted = sum(len(h) for h, _ in hashes) if starts else 0
+    inserted = reading.hashes.count if starts else 0
     job.record(
         table,
         draft.id,
@@ -84,11 +88,12 @@ def publish_log(job: Job, table: LakeTable) -> Published:
     """Append a refresh's changes, each row with what happened to it."""
     batches: Iterator[pa.RecordBatch] = iter(())
     if job.refreshed.changed:
+        _expect_files(job, table, job.refreshed.inserted + job.refreshed.deleted)
         # Otherwise the delta table may still hold an older refresh's rows.
         select = changes_sql(len(job.columns), job.result.delta)
         batches = logged(job.reading(table).batches(select, [("action", pa.string())]), job.refreshed)
     rows, batches = _small(job, table, batches)
-    files, _ = job.files.send(table, job.lake_columns(table), batches)
+    files, _ = job.files.send(table, job.form(table), batches)
     with job.snapshot() as draft:
         require_untouched(draft, table.id, job.standing.head)
         _add(draft, table, files, rows)
@@ -106,11 +111,21 @@ def delta_sql(job: Job) -> str:
     return f"SELECT {names} FROM {job.result.delta}, generate_series(1, w) WHERE w > 0"
 
 
+def _expect_files(job: Job, table: LakeTable, rows: int | None) -> None:
+    """Before so many rows are read (None: nobody knows how many): they may go to files while the rest is read."""
+    if rows is None or rows > (INLINE_ROWS if _inlines(job, table) else 0):
+        job.files.uploads.begin()
+
+
+def _inlines(job: Job, table: LakeTable) -> bool:
+    return job.sink.inline_small_changes and can_inline(table)
+
+
 def _small(
     job: Job, table: LakeTable, batches: Iterator[pa.RecordBatch]
 ) -> tuple[pa.Table | None, Iterator[pa.RecordBatch]]:
     """Few rows, to be kept in the catalog, if the sink wants that; or all of them for files."""
-    if not (job.sink.inline_small_changes and can_inline(table)):
+    if not _inlines(job, table):
         return None, batches
     first: list[pa.RecordBatch] = []
     for batch in batches:
@@ -139,7 +154,12 @@ def _divide(job: Job, places: Places) -> tuple[list[FileDeletes], list[FileDelet
     return whole, [], rest
 
 
-def _deletions(job: Job, deletes: FileDeletes, snapshot: int) -> Mapping[int, int]:
+def _delete_files(job: Job, listed: Sequence[FileDeletes], snapshot: int) -> list[tuple[str, Callable[[], Deletions]]]:
+    """Per data file (by its path) all that is deleted in it, to be put together when it is written."""
+    return [(d.file.path, partial(_deletions, job, d, snapshot)) for d in listed]
+
+
+def _deletions(job: Job, deletes: FileDeletes, snapshot: int) -> Deletions:
     """All positions deleted in a file so far, with the snapshot of each."""
-    before = job.stored.deletions(job.session.lake, deletes.old) if deletes.old is not None else {}
-    return {**before, **dict.fromkeys(deletes.positions, snapshot)}
+    new = Deletions.at(deletes.positions, snapshot)
+    return new if deletes.old is None else new | job.stored.deletions(job.session.lake, deletes.old)

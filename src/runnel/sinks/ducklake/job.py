@@ -15,6 +15,7 @@ from runnel.catalog.migrate import package_version
 from runnel.catalog.owner import AsOwner
 from runnel.lake.format.model import LakeColumn, LakeTable
 from runnel.lake.write.commit import Draft, begin_snapshot, finish
+from runnel.lake.write.parquet import Form
 from runnel.lake.write.tables import add_column, column, create_table, drop_column, widen_column
 from runnel.lake.write.views import create_view
 from runnel.model.names import Name
@@ -83,6 +84,10 @@ class Job:
         """The lake table's columns in the order of `wanted`."""
         by_name = {c.name: c for c in table.columns}
         return [by_name[name] for name, _ in self.wanted]
+
+    def form(self, table: LakeTable) -> Form:
+        """What the lake table's files are like."""
+        return Form(tuple(self.lake_columns(table)), self.sink.compression, self.session.lake.encrypted)
 
     def reading(self, table: LakeTable) -> Reading:
         """A way to read rows for the table."""

@@ -70,11 +70,9 @@ def publish_large(job: Job, sessions: Sessions, dsn: str, why: str) -> Published
     spec = SliceWrite(
         dsn=_with_settings(dsn),
         snapshot=str(row[0]),
-        columns=tuple(job.lake_columns(table)),
+        form=job.form(table),
         store=open_store(table.path, lake.options),
         folder=table.path,
-        compression=job.sink.compression,
-        encrypt=lake.encrypted,
     )
     first = job.standing.next_row_id
     began = time.perf_counter()

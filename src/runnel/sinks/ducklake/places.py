@@ -5,12 +5,13 @@ All questions go to the observer: the refresh transaction may be too old to see 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import psycopg
 
 from runnel.lake.format import catalog
@@ -19,12 +20,13 @@ from runnel.lake.write.commit import touched_since
 from runnel.model.names import quote
 from runnel.sinks.ducklake.catalog import LakeSink
 from runnel.sinks.ducklake.stored import RowIds
+from runnel.sinks.numbers import Ints, Numbers
 
 Connection = psycopg.Connection[Any]
 
 _COMPACTION = {"merge_adjacent", "rewrite_delete", "compacted_table", "inline_flush", "flushed_inlined"}
-Positions = Sequence[tuple[int, int]]
-"""(position in a data file, snapshot that deleted it), ascending."""
+_ASKED = 100_000
+"""Row ids in one question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class FileDeletes:
     """Rows to delete in one data file."""
 
     file: DataFile
-    positions: list[int] = field(default_factory=list)
+    positions: Ints
+    """Ascending."""
     old: DeleteFile | None = None
     inlined: int = 0
     """Positions deleted in the catalog itself."""
@@ -63,8 +66,8 @@ class Places:
     files: tuple[FileDeletes, ...]
     inlined: tuple[int, ...] = ()
     """Row ids of rows that are kept in the catalog."""
-    missing: tuple[int, ...] = ()
-    """Row ids that the lake does not have."""
+    missing: int = 0
+    """How many rows the lake does not have."""
 
 
 @dataclass
@@ -140,35 +143,47 @@ def locate(
     lake: Lake,
     table: LakeTable,
     head: int,
-    row_ids: Sequence[int],
+    row_ids: Ints,
     embedded: Callable[[DataFile], RowIds | None],
 ) -> Places:
     """Find rows by their ids (ascending). `embedded` reads a file's own column of row ids, or says that it has none."""
-    if not row_ids:
+    if not len(row_ids):
         return Places(())
     files = catalog.data_files(observer, lake, table, head)
-    found: dict[int, FileDeletes] = {}
-    left = list(row_ids)
+    positions, parts = Numbers(), []
+    left = np.ones(len(row_ids), dtype=np.bool_)
     for file in sorted(files, key=lambda f: f.row_id_start is None):
-        if not left:
+        if positions.count == len(row_ids):
             break
-        own = embedded(file) if file.row_id_start is None or file.partial_max is not None else None
-        if own is not None:
-            here, positions = own.find(left)
-            gone = set(here)
-            left = [r for r in left if r not in gone]
-        elif file.row_id_start is not None:
-            start, end = file.row_id_start, file.row_id_start + file.record_count
-            low, high = bisect_right(left, start - 1), bisect_right(left, end - 1)
-            positions = [r - start for r in left[low:high]]
-            del left[low:high]
-        else:
-            continue
-        if positions:
-            found[file.id] = FileDeletes(file, positions)
+        here = _positions(file, row_ids, left, embedded)
+        if len(here):
+            parts.append((file, positions.count, positions.count + len(here)))
+            positions.add(here)
+    every = positions.all()
+    found = {file.id: FileDeletes(file, every[start:end]) for file, start, end in parts}
     _attach_deletes(observer, lake, table, head, found)
-    inlined = _inlined(observer, lake, table, left) if left else set()
-    return Places(tuple(found.values()), tuple(sorted(inlined)), tuple(r for r in left if r not in inlined))
+    rest = row_ids[left]
+    inlined = _inlined(observer, lake, table, rest) if len(rest) else set()
+    return Places(tuple(found.values()), tuple(sorted(inlined)), len(rest) - len(inlined))
+
+
+def _positions(
+    file: DataFile, row_ids: Ints, left: npt.NDArray[np.bool_], embedded: Callable[[DataFile], RowIds | None]
+) -> Ints:
+    """Where in a file rows are, of those that are `left`; they are not left any more."""
+    own = embedded(file) if file.row_id_start is None or file.partial_max is not None else None
+    if own is None:
+        if file.row_id_start is None:
+            return np.empty(0, dtype=np.int64)
+        low, high = np.searchsorted(row_ids, (file.row_id_start, file.row_id_start + file.record_count))
+        chosen = left[low:high].copy()
+        left[low:high] = False
+        return row_ids[low:high][chosen] - file.row_id_start
+    low, high = np.searchsorted(row_ids, own.bounds)
+    wanted = np.flatnonzero(left[low:high])
+    here, positions = own.find(row_ids[low:high][wanted])
+    left[low + wanted[here]] = False
+    return positions
 
 
 def _attach_deletes(
@@ -189,12 +204,14 @@ def _attach_deletes(
             deletes.inlined = counts[file_id]
 
 
-def _inlined(observer: Connection, lake: Lake, table: LakeTable, row_ids: Sequence[int]) -> set[int]:
+def _inlined(observer: Connection, lake: Lake, table: LakeTable, row_ids: Ints) -> set[int]:
     found: set[int] = set()
     for inlined in catalog.inlined_tables(observer, lake, table.id):
         place = f"{_quoted(lake)}.{_escaped(inlined.name)}"
         text = f"SELECT row_id FROM {place} WHERE row_id = ANY(%s) AND end_snapshot IS NULL"
-        found.update(row[0] for row in observer.execute(text.encode(), (list(row_ids),)))
+        for start in range(0, len(row_ids), _ASKED):
+            wanted = row_ids[start : start + _ASKED].tolist()
+            found.update(row[0] for row in observer.execute(text.encode(), (wanted,)))
     return found
 
 

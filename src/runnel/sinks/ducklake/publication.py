@@ -237,7 +237,7 @@ class LakePublication:
             conn=self.conn,
             owner=reader(self.conn, result.owner),
             session=session,
-            files=FileWriter(session.lake, self.uploads, sink.compression),
+            files=FileWriter(session.lake, self.uploads),
             stored=self.memory.stored,
             sink=sink,
             result=result,

@@ -6,17 +6,16 @@ does not matter which of them goes.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import psycopg
-import pyarrow as pa
-import pyarrow.csv as pacsv
 
 from runnel.catalog.owner import AsOwner
 from runnel.model.names import quote
 from runnel.sinks.columns import PublishedColumn, identities
+from runnel.sinks.numbers import Ints, from_lines
 
 Connection = psycopg.Connection[Any]
 Columns = Sequence[PublishedColumn]
@@ -26,6 +25,19 @@ _PHYSICAL_ORDER = {
     "synchronize_seqscans": "off", "max_parallel_workers_per_gather": "0", "enable_indexscan": "off",
     "enable_indexonlyscan": "off", "enable_bitmapscan": "off",
 }  # fmt: skip
+
+# PostgreSQL's binary COPY: how many fields, then each with its length before it.
+_COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COPY_TRAILER = b"\xff\xff"
+_COPY_ROW = np.dtype(
+    [("fields", ">i2"), ("l1", ">i4"), ("h", ">i8"), ("l2", ">i4"), ("h2", ">i8"), ("l3", ">i4"), ("row_id", ">i8")]
+)
+_BATCH = 1 << 16
+
+# Row ids that were taken, many in a line: each line costs as much as its numbers do.
+_PORTIONS = (
+    "SELECT row_id / 4096 AS part, string_agg(row_id::text, ' ' ORDER BY row_id) AS numbers FROM taken GROUP BY 1"
+)
 
 
 def map_table(pgt_id: int) -> str:
@@ -54,23 +66,26 @@ def drop_map(conn: Connection, pgt_id: int) -> None:
     conn.execute(f"DROP TABLE IF EXISTS {map_table(pgt_id)}".encode())
 
 
-def add_rows(conn: Connection, pgt_id: int, hashes: Iterable[tuple[pa.Array, pa.Array]], starts: Sequence[int]) -> None:
-    """Remember new rows: per file their hashes in file order, and the row id of its first row."""
-    statement = f"COPY {map_table(pgt_id)} (h, h2, row_id) FROM STDIN (FORMAT csv)".encode()
-    options = pacsv.WriteOptions(include_header=False)
+def add_rows(conn: Connection, pgt_id: int, hashes: Ints, start: int) -> None:
+    """Remember new rows: the two hashes of each, in the order of their row ids, and the first of these."""
+    statement = f"COPY {map_table(pgt_id)} (h, h2, row_id) FROM STDIN (FORMAT binary)".encode()
     with conn.cursor() as cursor, cursor.copy(statement) as copy:
-        for (h, h2), start in zip(hashes, starts, strict=True):
-            ids = pa.array(range(start, start + len(h)), pa.int64())
-            buffer = io.BytesIO()
-            pacsv.write_csv(pa.table({"h": h, "h2": h2, "row_id": ids}), buffer, options)
-            copy.write(buffer.getvalue())
+        copy.write(_COPY_HEADER)
+        for at in range(0, len(hashes), _BATCH):
+            part = hashes[at : at + _BATCH]
+            rows = np.zeros(len(part), dtype=_COPY_ROW)
+            rows["fields"], rows["l1"], rows["l2"], rows["l3"] = 3, 8, 8, 8
+            rows["h"], rows["h2"] = part[:, 0], part[:, 1]
+            rows["row_id"] = np.arange(start + at, start + at + len(part))
+            copy.write(rows.tobytes())
+        copy.write(_COPY_TRAILER)
 
 
-def take_deleted(owner: AsOwner, pgt_id: int, columns: Columns, delta: str) -> tuple[list[int], int]:
-    """Remove the rows that a delta takes away; (their row ids, how many there should have been)."""
+def take_deleted(owner: AsOwner, pgt_id: int, columns: Columns, delta: str) -> tuple[Ints, int]:
+    """Remove the rows that a delta takes away; (their row ids, ascending, and how many there should have been)."""
     names = [f"d.o{i}" for i in range(len(columns))]
     h, h2 = identities(columns, names)
-    rows = owner.rows(
+    lines = owner.csv(
         f"""WITH gone AS MATERIALIZED (
                 SELECT {h} AS h, {h2} AS h2, sum(-d.w)::int8 AS n FROM {delta} AS d WHERE d.w < 0 GROUP BY 1, 2),
             chosen AS (
@@ -79,13 +94,21 @@ def take_deleted(owner: AsOwner, pgt_id: int, columns: Columns, delta: str) -> t
             taken AS (
                 DELETE FROM {map_table(pgt_id)} m USING chosen c WHERE m.ctid = c.place AND c.rank <= c.n
                 RETURNING m.row_id)
-            SELECT (SELECT coalesce(sum(n), 0)::int8 FROM gone), array_agg(row_id ORDER BY row_id)
-            FROM taken""",
-        ["int8", "int8[]"],
+            SELECT numbers FROM (
+                SELECT -1 AS part, coalesce(sum(n), 0)::text AS numbers FROM gone
+                UNION ALL {_PORTIONS}) AS t
+            ORDER BY part""",
+        ["text"],
         writes=True,
     )
-    ((expected, ids),) = rows
-    return list(ids or ()), int(expected)
+    numbers = from_lines(lines).all()
+    return numbers[1:], int(numbers[0])
+
+
+def take_difference(owner: AsOwner, gone_sql: str) -> Ints:
+    """Run the first statement of `difference_sql`: the row ids that it removes, ascending."""
+    ordered = f"WITH taken AS ({gone_sql}) SELECT numbers FROM ({_PORTIONS}) AS t ORDER BY part"
+    return from_lines(owner.csv(ordered, ["text"], writes=True)).all()
 
 
 def difference_sql(pgt_id: int, columns: Columns, output: str) -> tuple[str, str]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,15 @@ import pyarrow.parquet as pq
 from runnel.lake.format import encrypted
 from runnel.lake.format.model import DataFile, DeleteFile, Lake
 from runnel.lake.store.storage import open_store
+from runnel.lake.write.deletions import Deletions
 from runnel.lake.write.parquet import ROW_ID, SNAPSHOT_ID
 
 Ints = npt.NDArray[np.int64]
 
 _KEPT = 64
+"""Files ..."""
+_KEPT_ROWS = 1 << 21
+"""... and positions or row ids in all of them, of sixteen bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,63 +45,83 @@ class RowIds:
         order = np.argsort(ids, kind="stable")
         return cls(ids[order], order)
 
-    def find(self, wanted: Sequence[int]) -> tuple[list[int], list[int]]:
+    def find(self, wanted: Ints) -> tuple[npt.NDArray[np.bool_], Ints]:
         """Which of the wanted rows are here, and at which positions (ascending)."""
-        ids = np.asarray(wanted, dtype=np.int64)
-        places = np.searchsorted(self.ascending, ids, side="right") - 1
-        here = (places >= 0) & (self.ascending[np.maximum(places, 0)] == ids)
-        return ids[here].tolist(), sorted(self.positions[places[here]].tolist())
+        if not len(self.ascending):
+            return np.zeros(len(wanted), dtype=np.bool_), np.empty(0, dtype=np.int64)
+        places = np.searchsorted(self.ascending, wanted, side="right") - 1
+        here = (places >= 0) & (self.ascending[np.maximum(places, 0)] == wanted)
+        return here, np.sort(self.positions[places[here]])
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The first id, and the one after the last."""
+        return (int(self.ascending[0]), int(self.ascending[-1]) + 1) if len(self) else (0, 0)
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.ascending)
 
 
 @dataclass
 class StoredFiles:
     """What was read, or written, lately."""
 
-    _deletions: OrderedDict[str, Mapping[int, int]] = field(default_factory=OrderedDict)
+    _deletions: OrderedDict[str, Deletions] = field(default_factory=OrderedDict)
     _row_ids: OrderedDict[str, RowIds | None] = field(default_factory=OrderedDict)
 
-    def deletions(self, lake: Lake, file: DeleteFile) -> Mapping[int, int]:
+    def deletions(self, lake: Lake, file: DeleteFile) -> Deletions:
         """Deleted positions with the snapshot that deleted each."""
         known = self._deletions.get(file.path)
         if known is None:
-            table = _read(lake, file.path, file.encryption_key)
-            positions = table.column("pos").to_pylist()
-            named = SNAPSHOT_ID in table.column_names
-            since = table.column(SNAPSHOT_ID).to_pylist() if named else [file.begin] * len(positions)
-            known = dict(zip(positions, since, strict=True))
+            table = _read(lake, file.path, file.encryption_key, "pos", SNAPSHOT_ID)
+            known = Deletions.at(_ints(table.column("pos")), file.begin)
+            if SNAPSHOT_ID in table.column_names:
+                known = Deletions(known.positions, _ints(table.column(SNAPSHOT_ID)))
             self.remember(file.path, known)
         return known
 
-    def remember(self, path: str, deletions: Mapping[int, int]) -> None:
+    def remember(self, path: str, deletions: Deletions) -> None:
         """Keep what was written to a delete file: the next one will repeat it."""
         self._deletions[path] = deletions
-        while len(self._deletions) > _KEPT:
-            self._deletions.popitem(last=False)
+        _shorten(self._deletions)
 
     def row_ids(self, lake: Lake, file: DataFile) -> RowIds | None:
         """The row ids that stand in a file, or None when they follow from positions."""
         if file.path not in self._row_ids:
             table = _read(lake, file.path, file.encryption_key, ROW_ID)
-            named = ROW_ID in table.column_names
-            self._row_ids[file.path] = RowIds.of(table.column(ROW_ID)) if named else None
-            while len(self._row_ids) > _KEPT:
-                self._row_ids.popitem(last=False)
+            found = RowIds.of(table.column(ROW_ID)) if ROW_ID in table.column_names else None
+            self._row_ids[file.path] = found
+            _shorten(self._row_ids)
+            return found
         return self._row_ids[file.path]
 
 
-def _read(lake: Lake, path: str, key: str | None, only: str | None = None) -> pa.Table:
+def _shorten(kept: OrderedDict[str, Any]) -> None:
+    """Forget the oldest, until what is left is not too much."""
+    rows = sum(len(each) for each in kept.values() if each is not None)
+    while kept and (len(kept) > _KEPT or rows > _KEPT_ROWS):
+        _, oldest = kept.popitem(last=False)
+        rows -= len(oldest) if oldest is not None else 0
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def _read(lake: Lake, path: str, key: str | None, *columns: str) -> pa.Table:
+    """These columns of a file, as far as it has them."""
     data = open_store(path, lake.options).get(path)
     if key is None:
         opened = pq.ParquetFile(pa.BufferReader(data))
-        names = [only] if only in opened.schema_arrow.names else [] if only else None
-        return opened.read(columns=names)
+        return opened.read(columns=[name for name in columns if name in opened.schema_arrow.names])
     with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
         copy = Path(folder) / "file.parquet"
         copy.write_bytes(data)
         conn = encrypted.connection().cursor()
         source = f"read_parquet('{copy}', encryption_config = {{footer_key_value: from_base64('{key}')}})"
         names = [row[0] for row in conn.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()]
-        wanted = [name for name in names if only is None or name == only]
+        wanted = [name for name in names if name in columns]
         if not wanted:
             return pa.table({})
         listed = ", ".join(f'"{name}"' for name in wanted)

@@ -35,7 +35,7 @@ def publish_whole(job: Job, why: str) -> Published:
     if job.mapped:
         rowmap.create_map(job.owner, job.sink.pgt_id)
         if starts:
-            rowmap.add_rows(job.conn, job.sink.pgt_id, reading.hashes([f.record_count for f in files]), starts)
+            rowmap.add_rows(job.conn, job.sink.pgt_id, reading.hashes.all(), starts[0])
         rowmap.index_map(job.conn, job.sink.pgt_id)
     after = starts[-1] + files[-1].record_count if starts else job.standing.next_row_id
     job.record(table, draft.id, after, count, described=True, added=count)
@@ -80,10 +80,11 @@ def replace_files(job: Job, draft: Draft, table: LakeTable, files: Sequence[Writ
 
 def _write(job: Job, table: LakeTable) -> tuple[list[WrittenFile], Reading]:
     reading = job.reading(table)
+    job.files.uploads.begin()
     if job.logs:
         select = f"{rows_sql(job)}, 'insert' AS action FROM {job.result.name.sql()} t"
         batches = logged(reading.batches(select, [("action", pa.string())]), job.refreshed)
     else:
         batches = reading.batches(f"{rows_sql(job)} FROM {job.result.name.sql()} t")
-    files, _ = job.files.send(table, job.lake_columns(table), batches)
+    files, _ = job.files.send(table, job.form(table), batches)
     return files, reading

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from runnel.lake.format.model import Lake, LakeColumn, LakeTable, WrittenFile
+from runnel.lake.format.model import Lake, LakeTable, WrittenFile
 from runnel.lake.store.storage import open_store
-from runnel.lake.write.parquet import Encoded, encode_delete_file, encode_files, file_name
+from runnel.lake.write.body import Encoded
+from runnel.lake.write.deletions import Deletions, encode_delete_file
+from runnel.lake.write.parquet import TARGET_SIZE, Form, encode_files, file_name
 from runnel.sinks.uploads import Uploads
 
 _UPLOADS_AT_ONCE = 4
@@ -24,25 +27,23 @@ class FileWriter:
 
     lake: Lake
     uploads: Uploads
-    compression: str
     milliseconds: float = 0.0
     """Spent with the store."""
 
     def send(
         self,
         table: LakeTable,
-        columns: Sequence[LakeColumn],
+        form: Form,
         batches: Iterable[pa.RecordBatch],
-        deletions: Mapping[str, Mapping[int, int]] | None = None,
+        deletions: Sequence[tuple[str, Callable[[], Deletions]]] = (),
     ) -> tuple[list[WrittenFile], list[WrittenFile]]:
-        """Write rows, and per data file (by its path) the positions that are deleted in it, with their snapshots.
+        """Write rows, and per data file (by its path) what is deleted in it, asked for when its turn has come.
 
         Returns the files of rows and the files of positions.
         """
-        gone = [encode_delete_file(path, each, encrypt=self.lake.encrypted) for path, each in (deletions or {}).items()]
-        made = encode_files(batches, columns, compression=self.compression, encrypt=self.lake.encrypted)
-        sent = self._send(table, itertools.chain(gone, made))
-        return sent[len(gone) :], sent[: len(gone)]
+        gone = (encode_delete_file(path, each(), encrypt=form.encrypt) for path, each in deletions)
+        sent = self._send(table, itertools.chain(gone, encode_files(form, batches, target_size=TARGET_SIZE)))
+        return sent[len(deletions) :], sent[: len(deletions)]
 
     def reserve(self, table: LakeTable, count: int) -> list[str]:
         """Names of files that somebody else will write."""
@@ -59,28 +60,32 @@ class FileWriter:
         self.uploads.abandon(open_store(table.path, self.lake.options), [table.path + file.path for file in files])
 
     def _send(self, table: LakeTable, made: Iterable[Encoded]) -> list[WrittenFile]:
-        """Upload files while the next are being made."""
+        """Upload files while the next is being made; the store decides how fast they are made."""
         store = open_store(table.path, self.lake.options)
-        sent: list[WrittenFile] = []
         made = iter(made)
         ahead = list(itertools.islice(made, 2))
         if len(ahead) < 2:  # noqa: PLR2004
             for only in ahead:
                 self.uploads.start(self.lake.name, [table.path + only.file.path])
                 began = time.perf_counter()
-                store.put(table.path + only.file.path, memoryview(only.data))
+                only.upload(store, table.path)
                 self.uploads.arrived([table.path + only.file.path])
                 self.milliseconds += (time.perf_counter() - began) * 1000
             return [only.file for only in ahead]
+        sent: list[WrittenFile] = []
+        waiting: deque[Future[WrittenFile]] = deque()
         with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
-            waiting = []
             for encoded in itertools.chain(ahead, made):
                 self.uploads.start(self.lake.name, [table.path + encoded.file.path])
-                waiting.append(pool.submit(store.put, table.path + encoded.file.path, memoryview(encoded.data)))
+                waiting.append(pool.submit(encoded.upload, store, table.path))
                 sent.append(encoded.file)
-            began = time.perf_counter()
-            for each, file in zip(waiting, sent, strict=True):
-                each.result()
-                self.uploads.arrived([table.path + file.path])
-            self.milliseconds += (time.perf_counter() - began) * 1000
+                if len(waiting) > _UPLOADS_AT_ONCE:
+                    self._await(table, waiting.popleft())
+            for each in waiting:
+                self._await(table, each)
         return sent
+
+    def _await(self, table: LakeTable, upload: Future[WrittenFile]) -> None:
+        began = time.perf_counter()
+        self.uploads.arrived([table.path + upload.result().path])
+        self.milliseconds += (time.perf_counter() - began) * 1000

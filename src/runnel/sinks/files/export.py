@@ -10,7 +10,7 @@ import pyarrow as pa
 from runnel.catalog.owner import AsOwner
 from runnel.lake.format.model import Lake, LakeColumn
 from runnel.lake.store.storage import open_store
-from runnel.lake.write.parquet import encode_files
+from runnel.lake.write.parquet import Form, encode_files
 from runnel.ports.sink import Refreshed, Result
 from runnel.sinks.columns import published
 from runnel.sinks.files.catalog import Export
@@ -29,16 +29,10 @@ def export_changes(
     batches = reading.batches(changes_sql(len(columns), result.delta), [("action", pa.string())])
     moment = dt.datetime.fromisoformat(refreshed.at).astimezone(dt.UTC)
     name = f"{moment:%Y%m%dT%H%M%S%f}Z_{refreshed.id}.parquet"
-    (file,) = encode_files(
-        logged(batches, refreshed),
-        own,
-        compression=export.compression,
-        target_size=None,
-        name=lambda: name,
-        empty=True,
-    )
+    form = Form(tuple(own), export.compression)
+    (file,) = encode_files(form, logged(batches, refreshed), target_size=None, name=lambda: name, empty=True)
     path = export.path + name
     uploads.start(None, [path])
-    open_store(path, store_options(path, lakes)).put(path, memoryview(file.data))
+    file.upload(open_store(path, store_options(path, lakes)), export.path)
     uploads.arrived([path])
     return path

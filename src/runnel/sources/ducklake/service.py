@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runnel.lake.upkeep.thread import Upkeep
 from runnel.ports.service import Answer, Connection, Service
 from runnel.sources.ducklake import attach
+from runnel.spark.ducklake.upkeep import UpkeepTasks
+
+if TYPE_CHECKING:
+    from runnel.spark.session import Sessions
 
 
 class Lakes(Service):
@@ -29,11 +33,18 @@ class Lakes(Service):
     secret = frozenset({"attach_lake", "set_lake_option"})
     slow = frozenset({"maintain_lake"})
 
-    def __init__(self, dsn: str, home: Path | None, data_path: str | None, on_event: Callable[[str], None]) -> None:
-        """For the engine of `dsn`; `home` and `data_path` as the engine was given them."""
+    def __init__(
+        self,
+        dsn: str,
+        home: Path | None,
+        data_path: str | None,
+        on_event: Callable[[str], None],
+        spark: Callable[[], Sessions | None] = lambda: None,
+    ) -> None:
+        """For the engine of `dsn`; `home` and `data_path` as the engine was given them, `spark` once it has it."""
         self._home = home
         self._data_path = data_path
-        self._upkeep = Upkeep(dsn, on_event)
+        self._upkeep = Upkeep(dsn, on_event, lambda: None if (ready := spark()) is None else UpkeepTasks(ready))
 
     def prepare(self, conn: Connection) -> None:
         """Let clients seal for the engine's key, and see to the default lake."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from runnel.errors import RunnelError, TransientError, UserError
-from runnel.lake.format.model import LakeColumn, WrittenFile
+from runnel.errors import TransientError, UserError
+from runnel.lake.format.model import WrittenFile
 from runnel.lake.store.storage import Store
+from runnel.lake.write.parquet import Form
+from runnel.spark.errands import run_errands
 
 if TYPE_CHECKING:
     from runnel.spark.session import Sessions
-
-_ANSWER = pa.schema([("slice", pa.int64()), ("answer", pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,47 +26,16 @@ class SliceWrite:
     dsn: str = field(repr=False)
     snapshot: str
     """The exported snapshot that they read in."""
-    columns: tuple[LakeColumn, ...]
+    form: Form
     store: Store
     folder: str
-    compression: str
-    encrypt: bool
 
 
 def write_slices(
     sessions: Sessions, spec: SliceWrite, queries: Sequence[str], names: Sequence[str]
 ) -> list[WrittenFile | None]:
     """One file per query, in order; None for those without rows."""
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  (tasks import this module without it)
-
-    from runnel.spark.job import run  # noqa: PLC0415
-
-    # A range of n partitions puts exactly one slice into each task.
-    slices = sessions.large.range(0, len(queries), 1, len(queries))
-    answers = run(slices.mapInArrow(_writer(spec, queries, names), from_arrow_schema(_ANSWER)))
-    found: list[WrittenFile | None] = [None] * len(queries)
-    for number, data in zip(answers["slice"].to_pylist(), answers["answer"].to_pylist(), strict=True):
-        answer = pickle.loads(data)  # noqa: S301  (made by our own tasks)
-        if isinstance(answer, RunnelError):
-            raise answer
-        found[number] = answer
-    return found
-
-
-def _writer(
-    spec: SliceWrite, queries: Sequence[str], names: Sequence[str]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                try:
-                    answer: object = _write(spec, queries[number], names[number])
-                except RunnelError as error:
-                    # Spark would wrap it; the driver should see it as it is, and the store may be back tomorrow.
-                    answer = type(error)(error.message, hint=error.hint, sqlstate=error.sqlstate)
-                yield pa.record_batch([[number], [pickle.dumps(answer)]], schema=_ANSWER)
-
-    return write
+    return run_errands(sessions, len(queries), lambda number: _write(spec, queries[number], names[number]))
 
 
 def _write(spec: SliceWrite, query: str, name: str) -> WrittenFile | None:
@@ -77,15 +45,7 @@ def _write(spec: SliceWrite, query: str, name: str) -> WrittenFile | None:
     first = next(rows, None)
     if first is None:
         return None
-    return write_file(
-        spec.store,
-        spec.folder,
-        itertools.chain([first], rows),
-        spec.columns,
-        compression=spec.compression,
-        encrypt=spec.encrypt,
-        name=name,
-    )
+    return write_file(spec.store, spec.folder, spec.form, itertools.chain([first], rows), name)
 
 
 def _rows(spec: SliceWrite, query: str) -> Iterator[pa.RecordBatch]:
@@ -101,7 +61,7 @@ def _rows(spec: SliceWrite, query: str) -> Iterator[pa.RecordBatch]:
             cursor.execute(f"SET TRANSACTION SNAPSHOT '{spec.snapshot}'")
             cursor.execute(query)
             for batch in cursor.fetch_record_batch():
-                yield to_lake(batch, spec.columns)
+                yield to_lake(batch, spec.form.columns)
     except adbc.Error as error:
         if (error.sqlstate or "").startswith("22"):
             text = f"a value does not fit into the lake: {str(error).splitlines()[0]}"
