@@ -60,6 +60,16 @@ class ChangeSet:
         """Whether it is known, without opening a file, that nothing changed."""
         return not self.files and not self.inlined.num_rows
 
+    def only(self, names: Sequence[str]) -> ChangeSet:
+        """The same changes with some of the columns."""
+        places = {column.name: place for place, column in enumerate(self.columns)}
+        columns = tuple(self.columns[places[name]] for name in names)
+        extra = range(len(self.columns), self.inlined.num_columns)
+        files = tuple(replace(spec, columns=columns) for spec in self.files)
+        return replace(
+            self, columns=columns, files=files, inlined=self.inlined.select([*(places[n] for n in names), *extra])
+        )
+
     @property
     def most_rows(self) -> int:
         """No more rows than this have changed, as far as the catalog can tell."""

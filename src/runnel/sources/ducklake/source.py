@@ -1,9 +1,12 @@
-"""A lake table during one refresh: what waits, rows lent to PostgreSQL, and whole reads by Spark."""
+"""A lake table during one refresh: what waits, rows lent to PostgreSQL, and large reads and changes for Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
 
 from runnel.errors import SchemaDriftError
 from runnel.lake.read.changes import ChangeSet, Expired
@@ -12,18 +15,16 @@ from runnel.model.frontier import Version
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals, leaf_schema
+from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals
 from runnel.ports.source import Pending, Reading, Used
-from runnel.sources.arrow import pg_types
+from runnel.sources.ducklake.frames import LakeFrames, columns_of
 from runnel.sources.ducklake.lent import Lent
 from runnel.sources.ducklake.reads import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
 from runnel.sources.ducklake.ref import LakeRef
 from runnel.sources.selects import key_cost, select_delta, select_rows
-from runnel.sources.statements import WEIGHT, Buffer, after_query, buffer_rows, textual_columns
-from runnel.spark.ducklake.tables import filtered_frame, scan_frame
-from runnel.spark.ducklake.through_postgres import TABLE, Through, through_frame
+from runnel.sources.statements import WEIGHT, Buffer, buffer_rows, textual_columns
+from runnel.spark.ducklake.tables import scan_frame
 from runnel.spark.job import run
-from runnel.sparksql.translate import translate
 
 STEP = "lake"
 """The part of a refresh's time that goes into copying rows of lakes."""
@@ -50,6 +51,8 @@ class LakeTableSource:
     """What waits; None: nothing, or nobody knows."""
     _lent_changes: int | None = None
     """How many changes have been copied; None before they are."""
+    _by_tasks: int = 0
+    """At most how many changes tasks were asked to read."""
     _scans: dict[tuple[str, ...], Scan] = field(default_factory=dict)
 
     @property
@@ -111,15 +114,30 @@ class LakeTableSource:
     # -- reads -----------------------------------------------------------------------------------------------
 
     def delta(self, leaf: Leaf, since: Version | None) -> Rows | None:  # noqa: ARG002
-        """The changes, copied to where PostgreSQL can read them, and what the clock moved."""
-        if not (self._lend_changes() or leaf.clock_filters):
+        """The changes and what the clock moved: copied to where PostgreSQL reads them, or by tasks if they are many."""
+        changes = self._changes
+        if changes is None and not leaf.clock_filters:
             return None
+        count = 0 if changes is None else changed_rows(changes)
 
         def select() -> Query:
-            relation = self._lend(leaf, None) if leaf.clock_filters else self.relation.name.sql()
+            self._lend_changes()
+            relation = self._lend_moved(leaf) if leaf.clock_filters else self.relation.name.sql()
             return select_delta(self.reading, leaf, self._buffer(leaf), relation)
 
-        return Rows(self._lend_changes(), select=select)
+        if changes is None or count <= self.reading.spark.threshold:
+            return Rows(count, select)
+        names = self._names(leaf)
+        waiting = changes.only([c.name for c in self.reads.columns(self.ref, names)])
+        scan = self._whole(names) if leaf.clock_filters else None
+        if not self._frames.offers(leaf, names, waiting, scan):
+            return Rows(count, select)
+
+        def frame() -> Frame:
+            self._by_tasks = count
+            return self._frames.changed(leaf, names, waiting, scan)
+
+        return Rows(count, select, frame)
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The rows that may hold the keys, lent to PostgreSQL; or the whole table as Spark reads it."""
@@ -129,15 +147,16 @@ class LakeTableSource:
 
         if keys is not None or (restriction is not None and self._stored_keys(leaf, restriction)):
             return Rows(0, select)
-        rows = scanned_rows(self._whole(self._names(leaf)))
-        return Rows(rows, select, lambda: self._frame(leaf))
+        names = self._names(leaf)
+        rows = scanned_rows(self._whole(names))
+        return Rows(rows, select, lambda: self._frames.whole(leaf, names, self._whole(names)))
 
     def totals(self, leaf: Leaf, wanted: Totals) -> Frame | None:  # noqa: ARG002
         """None: tasks read files, and Spark adds up itself."""
         return None
 
     def change_totals(self, leaf: Leaf, since: Version | None, wanted: Totals) -> Frame | None:  # noqa: ARG002
-        """None: PostgreSQL evaluates changes."""
+        """None: the same."""
         return None
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
@@ -146,8 +165,8 @@ class LakeTableSource:
 
     @property
     def changes(self) -> int:
-        """How many changes were copied."""
-        return self._lent_changes or 0
+        """How many changes were copied; of those that tasks read, at most how many there were."""
+        return self._lent_changes or self._by_tasks
 
     def effort(self) -> Mapping[str, int]:
         """Files, bytes and rows, of all lake tables of the refresh together."""
@@ -169,7 +188,7 @@ class LakeTableSource:
             if self._changes is not None:
                 with self.reading.step(STEP):
                     self._lent_changes = self.lent.fill(
-                        self.reading.conn, self._delta_name, self._columns(self.used.columns),
+                        self.reading.conn, self._delta_name, columns_of(self.relation, self.used.columns),
                         changed(self._changes, self.io), self.reading.role, weighted=True,
                     )  # fmt: skip
         return self._lent_changes
@@ -178,7 +197,7 @@ class LakeTableSource:
         """The lent changes, netted if an expression could fail on rows that came and went."""
         names = sorted(leaf.uses)
         if not self._lent_changes:
-            nothing = [f"NULL::{c.type.sql} AS {_escaped(c.name)}" for c in self._columns(names)]
+            nothing = [f"NULL::{c.type.sql} AS {_escaped(c.name)}" for c in columns_of(self.relation, names)]
             return Buffer(f"SELECT {', '.join([f'0::int8 AS {WEIGHT}', *nothing])} WHERE false", {})
         values = {name: _escaped(name) for name in names}
         textual = textual_columns(self.relation.columns)
@@ -196,35 +215,27 @@ class LakeTableSource:
             self.io.count(scan)
             frame = scan_frame(self.reading.spark.large, scan, self.reads.history(self.ref), native=False)
             rows = iter(run(frame).to_batches())
-        target = Name("pg_temp", f"pgt_lent_rows_{self.reading.table_id}_{self.relation.oid}_{leaf.id}")
-        with self.reading.step(STEP):
-            self.lent.fill(self.reading.conn, target, self._columns(names), rows, self.reading.role)
-        return target.sql()
+        return self._lend_rows(leaf, names, rows)
 
-    # -- whole reads by Spark --------------------------------------------------------------------------------
-
-    def _frame(self, leaf: Leaf) -> Frame:
-        """A whole leaf as Spark reads it; what Spark cannot compute exactly its tasks let PostgreSQL compute."""
+    def _lend_moved(self, leaf: Leaf) -> str:
+        """Copy the rows that the clock may have moved: of a large table those that tasks find."""
         names = self._names(leaf)
         scan = self._whole(names)
-        self.io.count(scan)
-        precise = all(f.type != "timestamp_ns" for f in self.ref.fields if f.name in names)
-        translated = translate(leaf, self.relation.columns, self.reading.settings) if precise else None
-        if translated is None:
-            return self._through_postgres(leaf, scan)
-        return filtered_frame(
-            self.reading.spark, scan, self.reads.history(self.ref), names, translated.filters,
-            translated.columns or ("CAST(NULL AS BOOLEAN) AS nothing",),
-        )  # fmt: skip
+        if scanned_rows(scan) > self.reading.spark.threshold:
+            moved = self._frames.moved(leaf, names, scan)
+            if moved is not None:
+                return self._lend_rows(leaf, names, iter(run(moved).to_batches()))
+        return self._lend(leaf, None)
 
-    def _through_postgres(self, leaf: Leaf, scan: Scan) -> Frame:
-        owner = self.reading.as_owner
-        query = after_query(leaf, Name("pg_temp", TABLE).sql(), self.reading.clock)
-        schema = leaf_schema(leaf, weight=False)
-        columns = tuple(f"{quote(c.name)} {c.type.sql}" for c in self._columns(self._names(leaf)))
-        text = owner.select_sql(owner.merged(query.text, query.params or {"none": None}), pg_types(schema))
-        through = Through(self.reading.dsn, columns, text, owner.settings, self.reading.role, schema)
-        return through_frame(self.reading.spark, through, [[spec] for spec in scan.files], scan.inlined)
+    def _lend_rows(self, leaf: Leaf, names: Sequence[str], rows: Iterator[pa.RecordBatch]) -> str:
+        target = Name("pg_temp", f"pgt_lent_rows_{self.reading.table_id}_{self.relation.oid}_{leaf.id}")
+        with self.reading.step(STEP):
+            self.lent.fill(self.reading.conn, target, columns_of(self.relation, names), rows, self.reading.role)
+        return target.sql()
+
+    @cached_property
+    def _frames(self) -> LakeFrames:
+        return LakeFrames(self.reading, self.reads, self.io, self.ref, self.relation)
 
     # -- columns ---------------------------------------------------------------------------------------------
 
@@ -242,14 +253,10 @@ class LakeTableSource:
         """The columns to read; a row without any still counts, so there is always one."""
         return leaf.uses or (self.relation.columns[0].name,)
 
-    def _columns(self, names: Sequence[str]) -> list[Column]:
-        by_name = {c.name: c for c in self.relation.columns}
-        return [by_name[name] for name in names]
-
     def _stored_keys(self, leaf: Leaf, restriction: Restriction) -> dict[str, list[object]]:
         """The keys that fall on plain columns: only those have statistics."""
         found: dict[str, list[object]] = {}
-        readable = {c.name: c for c in self._columns(self._names(leaf))}
+        readable = {c.name: c for c in columns_of(self.relation, self._names(leaf))}
         for part in (restriction, *restriction.also):
             column = readable.get(leaf.plain_column(part.sql) or "")
             if column is not None and column.name not in found and _as_stored(column, part.array_type):

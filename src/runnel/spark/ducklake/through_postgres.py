@@ -1,4 +1,4 @@
-"""Whole reads of lake tables whose expressions only PostgreSQL knows: each task copies its files' rows there and back.
+"""Lake tables whose expressions only PostgreSQL knows: each task copies its files' rows there and back.
 
 A task has a connection and a temporary table of its own. Executors need what they need for reading lakes, and psycopg.
 """
@@ -34,6 +34,8 @@ class Through:
     role: str
     """The owner, who may read the temporary table."""
     schema: pa.Schema
+    places: tuple[int, ...] | None = None
+    """Which columns of what is read go to the temporary table; None: all of them."""
 
 
 def through_frame(sessions: Sessions, through: Through, shares: list[list[FileScan]], rest: pa.Table) -> DataFrame:
@@ -77,7 +79,8 @@ def _through_postgres(through: Through, rows: Iterator[pa.RecordBatch]) -> Itera
         conn.execute(f"CREATE TEMP TABLE {TABLE} ({', '.join(through.columns)}) ON COMMIT DROP".encode())
         with conn.cursor() as cursor, cursor.copy(f"COPY pg_temp.{TABLE} FROM STDIN (FORMAT csv)".encode()) as copy:
             for batch in rows:
-                copy.write(render_csv(as_text(batch)))
+                chosen = batch if through.places is None else batch.select(list(through.places))
+                copy.write(render_csv(as_text(chosen)))
         conn.execute(
             sql.SQL("GRANT SELECT ON pg_temp.{} TO {}").format(sql.Identifier(TABLE), sql.Identifier(through.role))
         )
