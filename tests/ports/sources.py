@@ -190,6 +190,18 @@ class Opened:
         found = self.source.delta(leaf, since)
         return Counter() if found is None else _weighted(self._selected(found, leaf_schema(leaf, weight=True)))
 
+    def framed_delta(self, leaf: Leaf, since: Version | None) -> Bag | None:
+        """What changed as tasks read it, if they can; a row may come in pieces."""
+        found = self.source.delta(leaf, since)
+        if found is None:
+            return Counter()
+        if found.frame is None:
+            return None
+        bag: Bag = Counter()
+        for row in zip(*(column.to_pylist() for column in run(found.frame()).columns), strict=True):
+            bag[row[:-1]] += row[-1]
+        return Counter({row: weight for row, weight in bag.items() if weight})
+
     def lent(self) -> Bag:
         """What PostgreSQL finds under the name that a query over the relation would have, with the owner's rights."""
         assert isinstance(self.relation, Relation)

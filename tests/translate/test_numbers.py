@@ -73,7 +73,8 @@ TEXTS = [
     "nullif(n, 0::numeric)::text", "nullif(n, m)::text", "(n * (1::numeric - m))::text", "(0.5 * (i)::numeric)::text",
     "(n > 0)::text", "trim_scale(COALESCE(n, m))::text", "trim_scale(GREATEST(n, m))::text",
     "trunc((n * m) * 1000000)::text", "mod(trunc((n * m) * 1000000), 10000000000000000000)::text",
-    "div(trunc((n * m) * 1000000), 10000000000)::text",
+    "div(trunc((n * m) * 1000000), 10000000000)::text", "div(trunc((n * m) * 1000000), 10000000000000000000)::text",
+    "div(h, 10000000000000000000)::text", "div(h, 0.001)::text", "div(n, '-7'::numeric)::text",
 ]  # fmt: skip
 DECIMALS: list[tuple[str, Form]] = [
     ("nullif((n)::numeric, 'NaN')", decimal_form(2)), ("(n * m)", decimal_form(6)),
@@ -88,6 +89,7 @@ FLOATS = ["(f)::float8", "(r)::float8", "(i)::float8", "(b)::float8", "(n)::floa
           "(-f)::float8", "abs(f)::float8", "round(f)::float8", "((n)::real)::float8", "((i)::real)::float8",
           "(h * 3::numeric)::float8"]  # fmt: skip
 CONDITIONS = [
+    "i = ANY (ARRAY[k, 1 + 2, s])", "b <> ALL (ARRAY[(2 + 1)::bigint, (i)::bigint])", "n = ANY (ARRAY[m, 1.5, p])",
     "i > 3", "s < i", "b >= 7", "i = ANY (ARRAY[1, 7])", "i <> ALL (ARRAY[1, -7])", "i % 3 = 1", "i / 2 = 3",
     "(i + 1) * 2 > b", "i >= '-1'::integer AND i <= 7", "n > 5::numeric", "n = 1.5", "n >= m * 100::numeric",
     "n < '-0.005'::numeric",

@@ -134,7 +134,7 @@ def _beyond(value: Value) -> Value:
 
 
 def _listed(walk: Walk, node: exp.Expr) -> Value:
-    """`x = ANY (ARRAY[..])` and `x <> ALL (ARRAY[..])` over constants."""
+    """`x = ANY (ARRAY[..])` and `x <> ALL (ARRAY[..])`."""
     tested = walk.value(node.this)
     inner = node.expression.expressions[0] if _is_all(node.expression) else node.expression.this
     while isinstance(inner, exp.Paren):
@@ -143,13 +143,16 @@ def _listed(walk: Walk, node: exp.Expr) -> Value:
     if not isinstance(inner, exp.Array) or not inner.expressions or not isinstance(node, wanted):
         raise Untranslatable
     items = [walk.value(item) for item in inner.expressions]
-    pairs = [comparable(walk.around, tested, item) for item in items]
-    if any(item.literal is None or one.type in ("json", "null", "unknown") for one, item in pairs):
-        raise Untranslatable
     word, sign = ("NOT IN", "<>") if wanted is exp.NEQ else ("IN", "=")
-    if len({(one.sql, item.type, item.scale) for one, item in pairs}) > 1 or tested.type in FLOATS:
+    each = [compared(walk.around, tested, item, sign).sql for item in items]
+    pairs = [comparable(walk.around, tested, item) for item in items]
+    constant_items = all(item.literal is not None for _, item in pairs)
+    if (
+        not constant_items
+        or tested.type in FLOATS
+        or len({(one.sql, item.type, item.scale) for one, item in pairs}) > 1
+    ):
         # Items of several types: each is compared in the type that it asks for. And 0 is -0, but not in a set.
-        each = [f"{one.sql} {sign} {item.sql}" for one, item in pairs]
         return Value(f"({(' AND ' if wanted is exp.NEQ else ' OR ').join(each)})", "boolean")
     return Value(f"({pairs[0][0].sql} {word} ({', '.join(item.sql for _, item in pairs)}))", "boolean")
 

@@ -139,11 +139,11 @@ def quotient(walk: Walk, arguments: list[Value]) -> Value:  # noqa: ARG001
     # What is left of the number without its remainder divides evenly, if Spark's quotient has room for it.
     scale = max(left.scale, right.scale)
     digits = max(left.digits - left.scale, right.digits - right.scale) + scale
-    wanted = left.digits - left.scale + max(0, -by.adjusted())
+    wanted = max(1, left.digits - left.scale - by.adjusted())
     if digits + 1 > DIGITS or _room(digits + 1, scale, right) < wanted:
         raise Untranslatable
     even = f"CAST(({left.sql} - ({left.sql} % {right.sql})) AS DECIMAL({digits + 1}, {scale}))"
-    return decimal_value(f"({even} / {right.sql})", max(wanted, 1), 0)
+    return decimal_value(f"({even} / {right.sql})", wanted, 0)
 
 
 def _room(digits: int, scale: int, by: Value) -> int:

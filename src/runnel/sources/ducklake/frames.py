@@ -7,10 +7,11 @@ files' rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from runnel.lake.format.types import NESTED
 from runnel.lake.read.changes import ChangeSet
 from runnel.lake.read.scan import FileScan, Scan
 from runnel.model.names import Name, quote
@@ -24,9 +25,11 @@ from runnel.sources.ducklake.ref import LakeRef
 from runnel.sources.statements import WEIGHT, Buffer, after_query, buffer_rows, delta_query
 from runnel.spark.ducklake.leaves import WEIGHT as CARRIED
 from runnel.spark.ducklake.leaves import changes_frame, computed, netted, rows_frame, together
-from runnel.spark.ducklake.through_postgres import TABLE, Through, through_frame
+from runnel.spark.ducklake.through_postgres import TABLE, Through, through_frame, through_rows
 from runnel.sparksql.translate import Around, Translation, Untranslated, translate
 
+_UNEQUAL = NESTED | {"interval", "timetz", "geometry", "variant"}
+"""Types whose values Spark does not tell apart as PostgreSQL does."""
 _NOTHING = ("CAST(NULL AS BOOLEAN) AS nothing",)
 
 
@@ -49,7 +52,7 @@ class LakeFrames:
         found = self.translated(leaf, names, scan)
         if isinstance(found, Untranslated):
             query = after_query(leaf, Name("pg_temp", TABLE).sql(), self.reading.clock)
-            return self._through(leaf, query, names, scan)
+            return through_frame(self.reading.spark, self._through(leaf, query, names, weighted=False), *_work(scan))
         rows = rows_frame(self.reading.spark, scan, self.reads.history(self.ref), names)
         return computed(rows, found.at(self.reading.clock.now), found.columns or _NOTHING)
 
@@ -71,12 +74,12 @@ class LakeFrames:
     def offers(self, leaf: Leaf, names: Sequence[str], changes: ChangeSet, scan: Scan | None) -> bool:
         """Whether tasks can read what changed in a leaf.
 
-        Rows that came and went are netted by Spark before an expression could fail on them, and what the clock moved is
-        found by Spark; tasks that let PostgreSQL compute cannot do either.
+        What the clock moved is found by Spark alone. And before an expression could fail on a row that came and went,
+        Spark must see that the two are the same.
         """
-        if not leaf.may_raise and not leaf.clock_filters:
-            return True
-        return isinstance(self.translated(leaf, names, changes, scan), Translation)
+        if leaf.clock_filters and isinstance(self.translated(leaf, names, changes, scan), Untranslated):
+            return False
+        return not leaf.may_raise or not any(c.type in _UNEQUAL for c in changes.columns)
 
     def changed(self, leaf: Leaf, names: Sequence[str], changes: ChangeSet, scan: Scan | None) -> Frame:
         """What changed in a leaf, with weights; `scan` is the whole table where the clock moves rows."""
@@ -135,10 +138,13 @@ class LakeFrames:
         values = {name: quote(name).replace("%", "%%") for name in sorted(leaf.uses)}
         buffer = Buffer(buffer_rows(values, WEIGHT, f"FROM {Name('pg_temp', TABLE).sql()}"), {})
         query = delta_query(leaf, buffer, "", self.reading.clock)
-        return self._through(leaf, query, names, changes)
+        if not leaf.may_raise:
+            return through_frame(self.reading.spark, self._through(leaf, query, names, weighted=True), *_work(changes))
+        rows = netted(changes_frame(self.reading.spark, changes, self.reads.history(self.ref), names), names)
+        return through_rows(rows, replace(self._through(leaf, query, names, weighted=True), places=None))
 
-    def _through(self, leaf: Leaf, query: Query, names: Sequence[str], read: Scan | ChangeSet) -> Frame:
-        owner, weighted = self.reading.as_owner, isinstance(read, ChangeSet)
+    def _through(self, leaf: Leaf, query: Query, names: Sequence[str], *, weighted: bool) -> Through:
+        owner = self.reading.as_owner
         schema = leaf_schema(leaf, weight=weighted)
         types = {c.name: c.type for c in self.relation.columns}
         columns = [f"{quote(name)} {types[name].sql}" for name in names]
@@ -147,10 +153,12 @@ class LakeFrames:
         if weighted:
             columns.append(f"{WEIGHT} int8")
             places = (*range(len(names)), len(names) + 2)
-        through = Through(
-            self.reading.dsn, tuple(columns), text, owner.settings, self.reading.role, schema, places
-        )  # fmt: skip
-        return through_frame(self.reading.spark, through, [[spec] for spec in read.files], read.inlined)
+        return Through(self.reading.dsn, tuple(columns), text, owner.settings, self.reading.role, schema, places)
+
+
+def _work(read: Scan | ChangeSet) -> tuple[list[list[FileScan]], pa.Table]:
+    """What tasks read: a file each, and what is here already."""
+    return [[spec] for spec in read.files], read.inlined
 
 
 def columns_of(relation: Relation, names: Sequence[str]) -> list[Column]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -44,6 +45,23 @@ def through_frame(sessions: Sessions, through: Through, shares: list[list[FileSc
 
     numbers = sessions.large.range(0, len(shares) + 1, 1, len(shares) + 1)
     return numbers.mapInArrow(_share_reader(through, shares, rest), from_arrow_schema(through.schema))
+
+
+def through_rows(rows: DataFrame, through: Through) -> DataFrame:
+    """Rows that Spark has already, as the SELECT makes them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return rows.mapInArrow(_rows_reader(through), from_arrow_schema(through.schema))
+
+
+def _rows_reader(through: Through) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is not None:
+            yield from _through_postgres(through, chain([first], filled))
+
+    return read
 
 
 def _share_reader(
