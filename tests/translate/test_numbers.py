@@ -132,6 +132,8 @@ def test_what_statistics_know_leaves_room_for_products(db: psycopg.Connection, s
         (f"mod(trunc({charge} * 1000000), 10000000000000000000)", decimal_form(0)),
         (f"div(trunc({charge} * 1000000), 10000000000000000000)", decimal_form(0)),
         ("((i)::numeric * a)::text", TEXT),
+        (f"div(trunc({charge} * 1000000), 1{'0' * 38})", decimal_form(0)),
+        (f"mod(trunc({charge} * 1000000), 1{'0' * 38})::text", TEXT),
         ("(i * 3)::int8", LONG),
     ], ranges=ranges)  # fmt: skip
     db.execute("DROP TABLE v")
@@ -144,5 +146,6 @@ def test_numbers_that_only_postgresql_knows(db: psycopg.Connection) -> None:
         "power(f, 2::float8)",
         "ln(n)", "GREATEST(n, m)::text", "round(f::numeric, 2)", "h * h", "f::real", "n = f", "ceil(f)", "random()",
         "i & 1", "round(n, i)", "to_char(n, 'FM999'::text)",
+        f"n > 1{'0' * 40}", f"n + 1{'0' * 40}", f"1{'0' * 40}::text", f"COALESCE(n, 1{'0' * 40})",
     ])  # fmt: skip
     assert wrong == []

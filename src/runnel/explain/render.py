@@ -276,8 +276,8 @@ class _Drawing:
         found = self.evaluated(leaf) if self.evaluated is not None else None
         if found is not None:
             who, expression = found
-            shown = f" {self.words.over_leaves(bare(expression), branch)}" if expression else ""
-            node.notes.append(f"many rows are computed by {who}{shown}")
+            what = f" {self.words.over_leaves(bare(expression), branch)}" if expression else ""
+            node.notes.append(f"many rows are computed by {who}{what}")
 
     def _access(self, leaf: Leaf, branch: Branch, way: access.Access, node: Node) -> None:
         names = aliases(branch)

@@ -125,6 +125,8 @@ def remainder(walk: Walk, arguments: list[Value]) -> Value:  # noqa: ARG001
     """mod(a, b)."""
     if len(arguments) != 2:
         raise Untranslatable
+    if _is_beyond(*arguments):
+        return as_decimal(arguments[0])
     return calculated(arguments[0], arguments[1], "%")
 
 
@@ -132,6 +134,8 @@ def quotient(walk: Walk, arguments: list[Value]) -> Value:  # noqa: ARG001
     """div(numeric, numeric): the whole part of a quotient."""
     if len(arguments) != 2:
         raise Untranslatable
+    if _is_beyond(*arguments):
+        return decimal_value(f"(CASE WHEN {arguments[0].sql} IS NOT NULL THEN 0 END)", 1, 0)
     left, right = (as_decimal(v) for v in arguments)
     by = right.literal
     if not isinstance(by, Decimal) or by == 0:
@@ -144,6 +148,14 @@ def quotient(walk: Walk, arguments: list[Value]) -> Value:  # noqa: ARG001
         raise Untranslatable
     even = f"CAST(({left.sql} - ({left.sql} % {right.sql})) AS DECIMAL({digits + 1}, {scale}))"
     return decimal_value(f"({even} / {right.sql})", wanted, 0)
+
+
+def _is_beyond(left: Value, right: Value) -> bool:
+    """Whether a whole number is divided by a constant that is larger than it can be."""
+    by = right.literal
+    if left.type != "decimal" or left.scale or not isinstance(by, Decimal) or right.scale:
+        return False
+    return by.adjusted() >= left.digits
 
 
 def _room(digits: int, scale: int, by: Value) -> int:

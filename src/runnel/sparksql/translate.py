@@ -173,6 +173,9 @@ def _literal(walk: Walk, node: exp.Expr) -> Value:  # noqa: ARG001
     text = str(node.this)
     if node.args.get("is_string"):
         return Value(quoted(text), "unknown", literal=text)
+    if re.fullmatch(r"\d{39,}", text):
+        # Longer than any number here: only division knows what to do with it.
+        return Value("raise_error('a number of more than 38 digits')", "endless", literal=Decimal(text))
     if re.fullmatch(r"\d{1,38}", text):
         number = int(text)
         if number >= 2**63:
