@@ -16,6 +16,7 @@ import pyarrow as pa
 from runnel.lake.read.copytext import as_text
 from runnel.model.types import BOOL, DOUBLE, LONG, TEXT, Column, Form, PgType, decimal_form
 from runnel.plan.stage import Computed, Constant, Leaf
+from runnel.spark.floats import register
 from runnel.spark.session import Sessions
 from runnel.sparksql.translate import Around, Translation, Untranslated, translate
 from runnel.sql.describe import relation_columns
@@ -68,6 +69,7 @@ class Values:
         items = ", ".join(f"({c.sql})::text" for c in computed)
         db.execute("SET TimeZone = 'UTC'")
         expected = db.execute(f"SELECT {items} FROM v AS l0 ORDER BY place".encode()).fetchall()
+        register(sessions.large)
         frame = sessions.large.createDataFrame(self.table())
         found = frame.selectExpr(*translated.columns, "place").toArrow().sort_by("place")
         rows = list(zip(*(found.column(i).to_pylist() for i in range(len(computed))), strict=True))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import struct
 from decimal import Decimal
 
 import psycopg
 import pyarrow as pa
 
 from runnel.model.types import Form
+from runnel.spark.floats import float_text
 from runnel.spark.session import Sessions
 from tests.translate.compare import BOOL, DOUBLE, LONG, TEXT, Values, decimal_form, refused
 
@@ -42,6 +45,7 @@ VALUES = Values(
         "z": ("numeric(10,8)", pa.decimal128(10, 8), TINY),
         "h": ("numeric(30,5)", pa.decimal128(30, 5), HUGE),
         "u": ("numeric(20,0)", pa.decimal128(20, 0), [None, Decimal(0), Decimal(2**64 - 1), Decimal(7)]),
+        "nan": ("double precision", pa.float64(), [None, float("nan")]),
         "f": ("double precision", pa.float64(), SINGLE),
         "g": ("double precision", pa.float64(), NORMAL),
         "r": ("real", pa.float32(), NORMAL),
@@ -57,7 +61,10 @@ INTEGERS = [
     "(i IS DISTINCT FROM NULL)::int4::int8", "(round(n))::int8", "(n = 'NaN')::int4::int8",
 ]  # fmt: skip
 TEXTS = [
-    "(n)::text", "(m)::text", "(z)::text", "(h)::text", "(u)::text", "(b)::text", "(n + m)::text", "(n - m)::text",
+    "(f)::text", "((f)::float8 + 0)::text", "(g)::text", "(f * 0.1::float8)::text", "(g / 3::float8)::text",
+    "(n)::float8::text",
+    "(COALESCE(f, 0::float8))::text", "(n)::text", "(m)::text", "(z)::text", "(h)::text", "(u)::text", "(b)::text",
+    "(n + m)::text", "(n - m)::text",
     "(n * m)::text", "(m * z)::text", "(h * 2::numeric)::text", "(h + n)::text",
     "(n % p)::text", "mod(m, p)::text", "(h % p)::text", "(-n)::text", "abs(m)::text", "round(n)::text",
     "round(n, 1)::text", "round(m, 2)::text", "round(m, 6)::text", "round(z, 3)::text", "round(h, 0)::text",
@@ -86,7 +93,11 @@ DECIMALS: list[tuple[str, Form]] = [
     ("(n - COALESCE(m, 0::numeric))", decimal_form(4)), ("round(COALESCE(n, m), 1)", decimal_form(1)),
 ]  # fmt: skip
 FLOATS = ["(f)::float8", "(r)::float8", "(i)::float8", "(b)::float8", "(n)::float8", "(h)::float8", "(z)::float8",
-          "(-f)::float8", "abs(f)::float8", "round(f)::float8", "((n)::real)::float8", "((i)::real)::float8",
+          "(-f)::float8", "(f + g)", "(f - g)", "(f * 2::float8)", "(g / 3::float8)", "(f / 4)", "(nan / g)",
+          "(nan / 0::float8)", "(i + g)",
+          "(g * r)", "(f - 0.1::float8)",
+          "(CASE WHEN g > 0::float8 THEN f / g END)", "abs(f)::float8", "round(f)::float8", "((n)::real)::float8",
+          "((i)::real)::float8",
           "(h * 3::numeric)::float8"]  # fmt: skip
 CONDITIONS = [
     "i = ANY (ARRAY[k, 1 + 2, s])", "b <> ALL (ARRAY[(2 + 1)::bigint, (i)::bigint])", "n = ANY (ARRAY[m, 1.5, p])",
@@ -140,9 +151,43 @@ def test_what_statistics_know_leaves_room_for_products(db: psycopg.Connection, s
     assert refused(db, narrow, [charge]) == [], "without statistics the product has too many digits"
 
 
+def test_floats_as_text(db: psycopg.Connection) -> None:
+    """Of all sizes, around powers of two, and with few digits: the very text that PostgreSQL prints."""
+    chance = random.Random(1)
+    values = [
+        0.0,
+        -0.0,
+        1e23,
+        1e22,
+        5e-324,
+        1.7976931348623157e308,
+        1e15,
+        1e14,
+        1e-4,
+        1e-5,
+        1 / 3,
+        float("nan"),
+        float("inf"),
+    ]
+    values += [s * 2.0**k * f for k in range(-1074, 1023) for s in (1, -1) for f in (1, 1.0000000000000002)]
+    values += [struct.unpack("<d", chance.randbytes(8))[0] for _ in range(20_000)]
+    values += [float(chance.getrandbits(chance.randrange(50, 70))) for _ in range(20_000)]
+    values += [float(f"{chance.randrange(10**18)}e{chance.randrange(-330, 290)}") for _ in range(20_000)]
+    values += [round(chance.uniform(-1e6, 1e6), chance.randrange(6)) for _ in range(5_000)]
+    db.execute("CREATE TABLE floats (i int, x float8)")
+    with db.cursor() as cursor, cursor.copy("COPY floats FROM STDIN (FORMAT binary)") as copy:
+        copy.set_types(["int4", "float8"])
+        for i, value in enumerate(values):
+            copy.write_row((i, value))
+    printed = db.execute("SELECT x::text FROM floats ORDER BY i").fetchall()
+    different = [(v, float_text(v), text) for v, (text,) in zip(values, printed, strict=True) if float_text(v) != text]
+    assert different == []
+
+
 def test_numbers_that_only_postgresql_knows(db: psycopg.Connection) -> None:
     wrong = refused(db, VALUES, [
-        "n / 2::numeric", "f + g", "f * 2::float8", "f::text", "r::text", "f::numeric", "sqrt(f)",
+        "n / 2::numeric", "r + r", "r::text", "(CASE WHEN i > 0 THEN f END)::text || 'x'::text", "f % g",
+        "f::numeric", "sqrt(f)",
         "power(f, 2::float8)",
         "ln(n)", "GREATEST(n, m)::text", "round(f::numeric, 2)", "h * h", "f::real", "n = f", "ceil(f)", "random()",
         "i & 1", "round(n, i)", "to_char(n, 'FM999'::text)",

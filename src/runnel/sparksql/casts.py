@@ -1,7 +1,6 @@
 """Casts and constants: from each type of a lake to each other, as far as both systems agree on every value.
 
-Text is not read as another type here: what PostgreSQL accepts as a number or a date is a world of its own. Nor are
-floats written as text, for their shortest notation is not the same.
+Text is not read as another type here: what PostgreSQL accepts as a number or a date is a world of its own.
 """
 
 from __future__ import annotations

@@ -48,9 +48,8 @@ def calculated(left: Value, right: Value, sign: str) -> Value:
             return Value(f"CAST(({one} % {other}) AS {wide})", wide)
         # A quotient of Spark is a bigint; the cast back overflows where PostgreSQL does.
         return Value(f"CAST(({one} {'div' if sign == '/' else sign} {other}) AS {wide})", wide)
-    if left.type in FLOATS or right.type in FLOATS:
-        # An overflow is an error in PostgreSQL and infinity in Spark.
-        raise Untranslatable
+    if "double" in (left.type, right.type):
+        return _float(left, right, sign)
     left, right = as_decimal(left), as_decimal(right)
     settled = left.settled and right.settled
     scale = max(left.scale, right.scale)
@@ -71,6 +70,35 @@ def calculated(left: Value, right: Value, sign: str) -> Value:
             return decimal_value(f"({left.sql} % {right.sql})", whole + scale, scale, settled=settled)
     # How many digits a quotient has depends on the very numbers.
     raise Untranslatable
+
+
+_INFINITY = "CAST('Infinity' AS DOUBLE)"
+_LONGEST = 4000
+
+
+def _float(left: Value, right: Value, sign: str) -> Value:
+    """Arithmetic of float8: what leaves its range is an error in PostgreSQL, and infinity or zero in Spark."""
+    if left.type not in (*FLOATS, *INT_DIGITS) or right.type not in (*FLOATS, *INT_DIGITS) or sign == "%":
+        raise Untranslatable
+    a, b = (v.sql if v.type == "double" else f"CAST({v.sql} AS DOUBLE)" for v in (left, right))
+    result = f"({a} {sign} {b})"
+    if right.literal == 0 and sign in "+-":
+        return Value(result, "double")
+    undefined = ""
+    overflow = f"abs({result}) = {_INFINITY} AND abs({a}) <> {_INFINITY}"
+    match sign:
+        case "+" | "-":
+            wrong = f"{overflow} AND abs({b}) <> {_INFINITY}"
+        case "*":
+            wrong = f"({overflow} AND abs({b}) <> {_INFINITY}) OR ({result} = 0 AND {a} <> 0 AND {b} <> 0)"
+        case _:
+            # By zero NaN alone can be divided; in Spark not even that.
+            undefined = f"isnan({a}) AND {b} = 0 THEN CAST('NaN' AS DOUBLE) WHEN "
+            wrong = f"({overflow}) OR ({result} = 0 AND {a} <> 0 AND abs({b}) <> {_INFINITY})"
+    sql = f"(CASE WHEN {undefined}{wrong} THEN raise_error('value out of range') ELSE {result} END)"
+    if len(sql) > _LONGEST:
+        raise Untranslatable
+    return Value(sql, "double")
 
 
 def absolute(walk: Walk, node: exp.Expr) -> Value:

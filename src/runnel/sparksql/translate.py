@@ -21,6 +21,7 @@ from sqlglot.errors import SqlglotError
 from runnel.model.types import Column
 from runnel.plan.expr import may_raise, pg
 from runnel.plan.stage import Computed, Leaf
+from runnel.spark import floats
 from runnel.sparksql import casts, conditions, moments, numbers, texts
 from runnel.sparksql.values import (
     DIGITS,
@@ -114,12 +115,24 @@ class _Walk:
         return typed(self.value(tree), "boolean").sql
 
     def computed(self, computed: Computed) -> str:
-        value = self.value(_parsed(computed.sql))
+        tree = _parsed(computed.sql)
+        printed = self._printed_float(tree)
+        if printed is not None:
+            return printed
+        value = self.value(tree)
         try:
             return in_form(value, computed.form)
         except Untranslatable as error:
             error.what = computed.sql
             raise
+
+    def _printed_float(self, tree: exp.Expr) -> str | None:
+        """A float's text. A function in Python is computed for every row, so it stands alone and under no condition."""
+        inner = tree.unnest()
+        if not isinstance(inner, exp.Cast) or inner.args["to"].sql(dialect="postgres").upper() != "TEXT":
+            return None
+        value = self.value(inner.this)
+        return f"{floats.FUNCTION}({value.sql})" if value.type == "double" else None
 
     def value(self, node: exp.Expr) -> Value:
         """What a part of the tree is in Spark; who cannot say is remembered."""

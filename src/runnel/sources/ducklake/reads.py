@@ -166,17 +166,6 @@ def scanned(scan: Scan, io: LakeIo) -> Iterator[pa.RecordBatch]:
     yield from scan_files(scan.files, io.tally)
 
 
-def changed_rows(changes: ChangeSet) -> int:
-    """At most how many changes there are."""
-    total = int(changes.inlined.num_rows)
-    for spec in changes.files:
-        file = spec.file
-        if max(file.begin, file.partial_max or 0) > changes.after or file.end is not None:
-            total += file.record_count
-        total += sum(d.count for d in spec.deletes) + len(spec.inlined_deletes)
-    return total
-
-
 def changed(changes: ChangeSet, io: LakeIo) -> Iterator[pa.RecordBatch]:
     """Changed rows with their weight behind their columns, on the driver."""
     io.inlined += changes.inlined.num_rows

@@ -19,7 +19,7 @@ from runnel.ports.rows import Frame, Query, Restriction, Rows, Totals
 from runnel.ports.source import Pending, Reading, Used
 from runnel.sources.ducklake.frames import LakeFrames, columns_of
 from runnel.sources.ducklake.lent import Lent
-from runnel.sources.ducklake.reads import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
+from runnel.sources.ducklake.reads import LakeIo, LakeReads, changed, scanned, scanned_rows
 from runnel.sources.ducklake.ref import LakeRef
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.statements import WEIGHT, Buffer, buffer_rows, textual_columns
@@ -33,8 +33,9 @@ TASK_ROWS, TASK_KEYS = 20_000_000, 1_000
 """A read by more keys, through more rows than this, is done by Spark's tasks; few keys leave most row groups closed."""
 
 MANY_CHANGES = 500_000
-LARGE_SHARE = 0.3
-"""More changes than both, and AUTO lets Spark read the table instead of copying the changes to PostgreSQL."""
+CHANGES_PER_ROW = 2
+"""More changes than this, and per row of the table more than this, and AUTO recomputes. An update of every row makes
+two changes of each: tasks read those in the time of the table itself, and only what differs is written."""
 
 
 @dataclass
@@ -87,7 +88,7 @@ class LakeTableSource:
         if waiting.is_empty:
             return Pending()
         self._changes = waiting
-        return Pending(changed_rows(waiting), moved=True, recompute=self._why_whole(waiting))
+        return Pending(waiting.most_rows, moved=True, recompute=self._why_whole(waiting))
 
     def _forgotten(self, after: int, error: Expired | None) -> Pending:
         ref = self.ref
@@ -103,13 +104,13 @@ class LakeTableSource:
         return Pending(recompute=f"warning: {text}; recomputed")
 
     def _why_whole(self, waiting: ChangeSet) -> str | None:
-        """Why to recompute although the changes are known: most of a large table is new, and Spark reads it faster."""
-        count = changed_rows(waiting)
+        """Why to recompute although the changes are known: far more is gone than is there."""
+        count = waiting.most_rows
         if not self.reading.automatic or count < MANY_CHANGES:
             return None
-        if count <= scanned_rows(self.reads.scan(self.ref, self.used.columns[:1])) * LARGE_SHARE:
+        if count <= scanned_rows(self.reads.scan(self.ref, self.used.columns[:1])) * CHANGES_PER_ROW:
             return None
-        return f"{count} rows of {self.relation.name} are new or gone, most of the table"
+        return f"{count} rows of {self.relation.name} are new or gone, more than there are twice over"
 
     # -- reads -----------------------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class LakeTableSource:
         changes = self._changes
         if changes is None and not leaf.clock_filters:
             return None
-        count = 0 if changes is None else changed_rows(changes)
+        count = 0 if changes is None else changes.most_rows
 
         def select() -> Query:
             self._lend_changes()

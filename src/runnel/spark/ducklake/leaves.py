@@ -13,6 +13,7 @@ from runnel.lake.format.catalog import ColumnHistory
 from runnel.lake.read.changes import ChangeSet
 from runnel.lake.read.reader import FileScan, scan_schema
 from runnel.lake.read.scan import Scan
+from runnel.spark import floats
 from runnel.spark.ducklake.tables import change_schema, local_frame, scan_frame, task_frame
 from runnel.spark.session import Sessions
 
@@ -64,6 +65,8 @@ def netted(rows: DataFrame, names: Sequence[str]) -> DataFrame:
 
 def computed(rows: DataFrame, filters: Sequence[str], columns: Sequence[str]) -> DataFrame:
     """Rows narrowed and computed by Spark."""
+    if any(floats.FUNCTION in column for column in columns):
+        floats.register(rows.sparkSession)
     return reduce(lambda found, condition: found.where(condition), filters, rows).selectExpr(*columns)
 
 
