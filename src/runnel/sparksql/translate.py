@@ -41,7 +41,7 @@ from runnel.sparksql.values import (
 )
 from runnel.sql.grammar import Faithful
 
-__all__ = ["Around", "Translation", "Untranslated", "translate"]
+__all__ = ["Around", "Translation", "Untranslated", "is_moment", "translate"]
 
 _PLAIN = {
     "smallint": "smallint", "integer": "int", "bigint": "bigint", "boolean": "boolean", "date": "date", "uuid": "uuid",
@@ -66,6 +66,14 @@ class Translation:
     def leaves(self, now: str) -> str:
         """The condition that a row is not in the leaf at a moment."""
         return " OR ".join(f"({moments.at_clock(f, now)})" for f in self.clock_negations)
+
+
+def is_moment(text: str | None) -> bool:
+    """Whether a time of the clock can be said."""
+    try:
+        return text is None or bool(moments.instant(text).sql)
+    except (Untranslatable, ValueError):
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from runnel.sources.statements import WEIGHT, Buffer, after_query, buffer_rows, 
 from runnel.spark.ducklake.leaves import WEIGHT as CARRIED
 from runnel.spark.ducklake.leaves import changes_frame, computed, netted, rows_frame, together
 from runnel.spark.ducklake.through_postgres import TABLE, Through, through_frame, through_rows
-from runnel.sparksql.translate import Around, Translation, Untranslated, translate
+from runnel.sparksql.translate import Around, Translation, Untranslated, is_moment, translate
 
 _UNEQUAL = NESTED | {"interval", "timetz", "geometry", "variant"}
 """Types whose values Spark does not tell apart as PostgreSQL does."""
@@ -122,6 +122,9 @@ class LakeFrames:
         if finest is not None:
             # PostgreSQL rounds to microseconds, Spark's reader cuts.
             return Untranslated(quote(finest))
+        clock = self.reading.clock
+        if leaf.clock_filters and not (is_moment(clock.before) and is_moment(clock.now)):
+            return Untranslated(leaf.clock_filters[0])
         if not self.reads.locale.utf8:
             return Untranslated("the encoding of the database")
         columns = read[0].columns
