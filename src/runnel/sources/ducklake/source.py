@@ -53,7 +53,7 @@ class LakeTableSource:
     _lent_changes: int | None = None
     """How many changes have been copied; None before they are."""
     _by_tasks: int = 0
-    """At most how many changes tasks were asked to read."""
+    """How many changes tasks were asked to read, as far as the catalog tells."""
     _scans: dict[tuple[str, ...], Scan] = field(default_factory=dict)
 
     @property
@@ -128,14 +128,15 @@ class LakeTableSource:
 
         if changes is None or count <= self.reading.spark.threshold:
             return Rows(count, select)
-        names = self._names(leaf)
+        # A change without columns still has its weight.
+        names = leaf.uses
         waiting = changes.only([c.name for c in self.reads.columns(self.ref, names)])
         scan = self._whole(names) if leaf.clock_filters else None
         if not self._frames.offers(leaf, names, waiting, scan):
             return Rows(count, select)
 
         def frame() -> Frame:
-            self._by_tasks = count
+            self._by_tasks = changes.told_rows
             return self._frames.changed(leaf, names, waiting, scan)
 
         return Rows(count, select, frame)
@@ -166,7 +167,7 @@ class LakeTableSource:
 
     @property
     def changes(self) -> int:
-        """How many changes were copied; of those that tasks read, at most how many there were."""
+        """How many changes were copied; of those that tasks read, how many the catalog tells of."""
         return self._lent_changes or self._by_tasks
 
     def effort(self) -> Mapping[str, int]:
