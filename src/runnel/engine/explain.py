@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import textwrap
 
+from runnel.catalog.locale import read_locale
 from runnel.catalog.rows import StreamTable
 from runnel.engine.definitions import Caller, session_settings
 from runnel.engine.operations import Operations
 from runnel.engine.refreshes import Outlook
 from runnel.errors import RunnelError
 from runnel.explain.evaluators import render_evaluators
-from runnel.explain.render import WIDTH, render_plan
+from runnel.explain.render import WIDTH, Evaluated, render_plan
 from runnel.model.frontier import Frontier
 from runnel.model.work import WorkDone
+from runnel.plan.stage import Leaf, Plan, Relation
 from runnel.refresh.maintained import Maintained
+from runnel.sparksql.translate import Around, Translation, translate
 from runnel.sql.compile import Compiled, compile_query
 
 
@@ -45,7 +48,7 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
     else:
         if row.effective_mode == "FULL":
             lines += ["! Each refresh recomputes all of this, and writes only the rows that differ:", ""]
-        lines += render_plan(table.plan, str(table.name))
+        lines += render_plan(table.plan, str(table.name), _evaluated(operations, table.plan))
     lines.append("")
     frontier = Frontier.from_json(row.frontier)
     if row.is_populated and row.status != "ERROR":
@@ -67,6 +70,25 @@ def _last_work(operations: Operations, row: StreamTable) -> list[str]:
         (row.pgt_id,),
     ).fetchone()
     return [] if found is None else [f"Last evaluated ({found[0]}): {WorkDone.from_json(found[1])}"]
+
+
+def _evaluated(operations: Operations, plan: Plan) -> Evaluated:
+    """Who computes many rows of what is not in PostgreSQL."""
+    bytewise = read_locale(operations.conn).bytewise
+
+    def who(leaf: Leaf) -> tuple[str, str] | None:
+        if not isinstance(leaf.source, Relation) or leaf.source.origin.selectable:
+            return None
+        columns = leaf.source.columns
+        found = translate(leaf, columns, Around(plan.settings, bytewise))
+        if isinstance(found, Translation):
+            return "Spark", ""
+        short = {c.name: (0, 1) for c in columns}
+        if isinstance(translate(leaf, columns, Around(plan.settings, bytewise, short)), Translation):
+            return "Spark, if statistics leave room for the digits of", found.reason
+        return "PostgreSQL, because of", found.reason
+
+    return who
 
 
 def _lake_reads(operations: Operations, row: StreamTable) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -34,6 +34,8 @@ from runnel.plan.stage import (
 )
 
 WIDTH = 100
+Evaluated = Callable[[Leaf], tuple[str, str] | None]
+"""Who computes a leaf of many rows, and the expression that decides it; None where there is no choice."""
 MARK = "! "
 _KEPT_AS_BAG = "a bag of its values"
 
@@ -47,9 +49,9 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
 
-def render_plan(plan: Plan, name: str = "the stream table") -> Iterator[str]:
-    """The whole plan as a tree, and what a refresh costs."""
-    drawing = _Drawing(plan)
+def render_plan(plan: Plan, name: str = "the stream table", evaluated: Evaluated | None = None) -> Iterator[str]:
+    """The whole plan as a tree, and what a refresh costs; `evaluated` says who computes a leaf with many rows."""
+    drawing = _Drawing(plan, evaluated)
     lines = [*draw(drawing.stage(plan.stages[-1], name)), "", *drawing.cost()]
     yield from lines
     yield from _glossary(" ".join(lines))
@@ -78,8 +80,9 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 class _Drawing:
     """One plan being drawn: stages that several others read are shown once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, evaluated: Evaluated | None = None) -> None:
         self.plan = plan
+        self.evaluated = evaluated
         self.words = Words(plan)
         self.shown: set[int] = set()
         self.changes: list[str] = []
@@ -270,6 +273,11 @@ class _Drawing:
         shown = [self.words.over_leaves(c, branch) for c in computed if not _is_plain(c)]
         for text in dict.fromkeys(shown):
             node.notes.append(f"computed by PostgreSQL: {text}")
+        found = self.evaluated(leaf) if self.evaluated is not None else None
+        if found is not None:
+            who, expression = found
+            what = f" {self.words.over_leaves(bare(expression), branch)}" if expression else ""
+            node.notes.append(f"many rows are computed by {who}{what}")
 
     def _access(self, leaf: Leaf, branch: Branch, way: access.Access, node: Node) -> None:
         names = aliases(branch)

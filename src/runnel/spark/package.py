@@ -25,6 +25,7 @@ from runnel.errors import UserError
 TASK_MODULES = (
     "runnel.spark.errands",
     "runnel.spark.executors",
+    "runnel.spark.floats",
     "runnel.spark.relay",
     "runnel.spark.slices",
     "runnel.spark.ducklake.task",

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import Protocol
+
+from sqlglot import exp
 
 from runnel.model.types import Form
 
 DIGITS = 38
 INT_DIGITS = {"smallint": 5, "int": 10, "bigint": 19}
 WIDTH = {"smallint": 0, "int": 1, "bigint": 2}
+FLOATS = ("float", "double")
+TIMES = ("date", "timestamp", "timestamptz")
+
+_UTC = frozenset({"utc", "etc/utc", "gmt", "etc/gmt", "zulu", "uct", "universal"})
 
 
 class Untranslatable(Exception):
     """Only PostgreSQL knows."""
+
+    what: str | None = None
+    """The innermost expression that is not known here, as PostgreSQL writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +37,54 @@ class Value:
     scale: int = 0
     literal: object = None
     """The value, if it is known."""
+    settled: bool = True
+    """Whether every value of a decimal shows all digits of its scale; if not, `text` may know better."""
+    text: str | None = None
+    """SQL of its text, where that does not follow from type and value."""
+    usual: bool = False
+    """Whether a date or timestamp is known to be within the years 1 to 9999."""
 
 
-def within(known: str, text: str, sql: str) -> str:
-    """Beyond four digits of a year the notations differ: rather fail than differ."""
-    failure = "raise_error('a date beyond the years 1 to 9999 in a table')"
-    return f"(CASE WHEN {sql} IS NULL THEN NULL WHEN {known} THEN {text} ELSE {failure} END)"
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the meaning of expressions depends on besides the columns' types."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the session that made the query."""
+    bytewise: bool = False
+    """Whether the database sorts text by its bytes."""
+    ranges: Mapping[str, tuple[object, object]] = field(default_factory=dict)
+    """The least and the greatest value of columns, as far as statistics tell."""
+
+    @property
+    def iso(self) -> bool:
+        """Whether dates are written as Spark writes them."""
+        return self.settings.get("DateStyle", "ISO").upper().startswith("ISO")
+
+    @property
+    def utc(self) -> bool:
+        """Whether a day begins when it begins for Spark."""
+        return self.settings.get("TimeZone", "UTC").lower() in _UTC
+
+
+class Walk(Protocol):
+    """The way through a tree, for the rules of one kind of expression."""
+
+    around: Around
+
+    def value(self, node: exp.Expr) -> Value:
+        """What a part of the tree is in Spark."""
+
+    def column(self, name: str) -> Value:
+        """A column of the table."""
+
+
+Rule = Callable[[Walk, exp.Expr], Value]
+Function = Callable[[Walk, list[Value]], Value]
 
 
 def typed(value: Value, type_: str) -> Value:
+    """The value, which must have this type."""
     if value.type == "null":
         return Value(f"CAST(NULL AS {'STRING' if type_ == 'text' else type_})", type_)
     if value.type != type_:
@@ -45,102 +92,114 @@ def typed(value: Value, type_: str) -> Value:
     return value
 
 
+def stringy(value: Value) -> Value:
+    """The value, which must be text."""
+    return Value(value.sql, "text", literal=value.literal) if value.type == "unknown" else typed(value, "text")
+
+
 def integer(number: int, type_: str) -> Value:
+    """An integer constant."""
     # A literal with a minus is an expression to Spark; the cast gives it the type that PostgreSQL sees.
     return Value(f"CAST({number} AS {type_})", type_, literal=number)
 
 
 def decimal(number: Decimal) -> Value:
+    """A numeric constant."""
     _, digits, exponent = number.as_tuple()
     scale = max(0, -int(exponent))
-    precision = max(len(digits), scale + 1)
+    precision = max(len(digits) + max(0, int(exponent)), scale + 1)
     if precision > DIGITS:
         raise Untranslatable
     return Value(f"CAST('{number:f}' AS DECIMAL({precision}, {scale}))", "decimal", precision, scale, literal=number)
 
 
+def decimal_value(sql: str, digits: int, scale: int, *, settled: bool = True) -> Value:
+    """An expression of so many digits, whatever Spark makes of it."""
+    if digits > DIGITS:
+        raise Untranslatable
+    return Value(f"CAST({sql} AS DECIMAL({digits}, {scale}))", "decimal", digits, scale, settled=settled)
+
+
 def as_decimal(value: Value) -> Value:
+    """A number as a numeric."""
     if value.type in ("decimal", "trimmed"):
-        return Value(value.sql, "decimal", value.digits, value.scale, value.literal)
+        return replace(value, type="decimal", settled=value.settled and value.type == "decimal")
     if value.type not in INT_DIGITS:
         raise Untranslatable
     if isinstance(value.literal, int):
         return decimal(Decimal(value.literal))
-    digits = INT_DIGITS[value.type]
+    digits = value.digits or INT_DIGITS[value.type]
     return Value(f"CAST({value.sql} AS DECIMAL({digits}, 0))", "decimal", digits, 0)
 
 
-def as_string(value: Value) -> Value:
-    if value.type not in ("text", "unknown"):
-        raise Untranslatable
-    return value
-
-
-def comparable(left: Value, right: Value) -> tuple[Value, Value]:
-    """Both sides in the type in which PostgreSQL compares them."""
-    if right.literal == "NaN" and right.type == "unknown" and left.type in ("decimal", *INT_DIGITS):
-        # Never equal; NULL stays NULL. A decimal of one more digit than any value has stands for it.
-        if left.digits >= DIGITS:
-            raise Untranslatable
-        return left, _beyond(left)
-    for one, other in ((left, right), (right, left)):
-        if one.type == "unknown" and other.type == "text":
-            plain = Value(one.sql, "text", literal=one.literal)
-            return (plain, other) if one is left else (other, plain)
-    if "unknown" in (left.type, right.type):
-        raise Untranslatable
-    if "null" in (left.type, right.type) or left.type == right.type != "decimal":
-        return left, right
-    if left.type in INT_DIGITS and right.type in INT_DIGITS:
-        return left, right
-    floats = ("float", "double")
-    if left.type in floats and right.type in floats:
-        return left, right
-    return as_decimal(left), as_decimal(right)
-
-
-def _beyond(value: Value) -> Value:
-    """A number that no value of this type is."""
-    whole = value.digits - value.scale if value.type == "decimal" else INT_DIGITS[value.type]
-    return Value(f"CAST('1{'0' * whole}' AS DECIMAL({whole + 1}, 0))", "decimal", whole + 1, 0)
+def decimal_text(value: Value) -> str | None:
+    """SQL of a numeric's text, if it is known how many digits it shows."""
+    if value.text is not None:
+        return value.text
+    return f"CAST({value.sql} AS STRING)" if value.settled else None
 
 
 def unified(values: Sequence[Value]) -> list[Value]:
     """Results of one expression in one type; only those that need no thought."""
-    typed = [v for v in values if v.type != "null"]
-    if not typed:
+    known = [v for v in values if v.type != "null"]
+    if not known:
         raise Untranslatable
-    first = typed[0]
-    if all(v.type == first.type and v.scale == first.scale for v in typed) and first.type != "decimal":
-        return [*(v if v.type != "null" else Value("NULL", first.type) for v in _first_typed(values, first))]
-    if all(v.type in ("decimal", *INT_DIGITS) for v in typed) and "decimal" in {v.type for v in typed}:
-        same = [as_decimal(v) if v.type != "null" else v for v in values]
-        scales = {v.scale for v in same if v.type != "null"}
-        digits = max(v.digits for v in same if v.type != "null")
-        if len(scales) > 1:
-            # PostgreSQL keeps each number's own scale, which its text shows.
-            raise Untranslatable
-        scale = scales.pop()
-        return [
-            Value(
-                v.sql if v.type == "null" else f"CAST({v.sql} AS DECIMAL({digits}, {scale}))", "decimal", digits, scale
-            )
-            for v in same
-        ]
-    if all(v.type in INT_DIGITS for v in typed):
-        wide = max((v.type for v in typed), key=WIDTH.__getitem__)
-        return [Value(f"CAST({v.sql} AS {wide})", wide) for v in values]
-    raise Untranslatable
+    types = {v.type for v in known}
+    if types <= {"text", "unknown"}:
+        return [_null("text") if v.type == "null" else stringy(v) for v in values]
+    if types <= {"decimal", *INT_DIGITS} and "decimal" in types:
+        return _same_scale(values)
+    if types <= INT_DIGITS.keys():
+        wide = max(types, key=WIDTH.__getitem__)
+        digits = max(v.digits or INT_DIGITS[v.type] for v in known)
+        return [Value(f"CAST({v.sql} AS {wide})", wide, digits) for v in values]
+    if len(types) > 1 or types & {"unknown", "trimmed", "span"}:
+        raise Untranslatable
+    usual = all(v.usual for v in known)
+    return [replace(v, literal=None, type=known[0].type, usual=usual) for v in values]
 
 
-def _first_typed(values: Sequence[Value], like: Value) -> list[Value]:
-    return [Value(v.sql, like.type, like.digits, like.scale) if v.type == "null" else v for v in values]
+def _null(type_: str) -> Value:
+    return Value("NULL", type_)
+
+
+def _same_scale(values: Sequence[Value]) -> list[Value]:
+    """Numerics in one type. PostgreSQL keeps each number's own scale, which its text shows."""
+    same = [v if v.type == "null" else as_decimal(v) for v in values]
+    numbers = [v for v in same if v.type != "null"]
+    scale = max(v.scale for v in numbers)
+    digits = max(v.digits - v.scale for v in numbers) + scale
+    alike = all(v.scale == scale and v.settled for v in numbers)
+    if digits > DIGITS:
+        raise Untranslatable
+    found = []
+    for v in same:
+        if v.type == "null":
+            found.append(Value("NULL", "decimal", digits, scale, settled=alike, text=None if alike else "NULL"))
+            continue
+        text = None if alike else decimal_text(v)
+        found.append(
+            Value(f"CAST({v.sql} AS DECIMAL({digits}, {scale}))", "decimal", digits, scale, settled=alike, text=text)
+        )
+    return found
+
+
+def chosen(values: Sequence[Value], choose: Callable[[list[str]], str]) -> Value:
+    """One of several unified values, whichever it is."""
+    first = values[0]
+    texts = [v.text for v in values]
+    known = [text for text in texts if text is not None]
+    text = choose(known) if known and len(known) == len(texts) else None
+    sql = choose([v.sql for v in values])
+    return Value(sql, first.type, first.digits, first.scale, settled=first.settled, text=text, usual=first.usual)
 
 
 def in_form(value: Value, form: Form) -> str:
     """The value as it travels."""
     match form.kind:
         case "long" if value.type in INT_DIGITS:
+            return f"CAST({value.sql} AS BIGINT)"
+        case "long" if value.type == "decimal" and value.scale == 0:
             return f"CAST({value.sql} AS BIGINT)"
         case "bool" if value.type == "boolean":
             return value.sql
@@ -151,7 +210,7 @@ def in_form(value: Value, form: Form) -> str:
             if exact.scale > form.scale or exact.digits - exact.scale + form.scale > DIGITS:
                 raise Untranslatable
             return f"CAST({exact.sql} AS DECIMAL({DIGITS}, {form.scale}))"
-        case "double" if value.type in ("float", "double", *INT_DIGITS):
+        case "double" if value.type in (*FLOATS, *INT_DIGITS):
             return f"CAST({value.sql} AS DOUBLE)"
     raise Untranslatable
 
@@ -163,29 +222,3 @@ def quoted(text: str) -> str:
     "'it\\'s \\\\ a'"
     """
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def constant(text: str, target: str) -> Value:
-    """A quoted constant of a type; only the plainest notations are read here."""
-    if target == "TEXT":
-        return Value(quoted(text), "text", literal=text)
-    try:
-        match target:
-            case "DATE":
-                day = dt.date.fromisoformat(text)
-                return Value(f"DATE '{day.isoformat()}'", "date", literal=day)
-            case "TIMESTAMP" if "+" not in text and not text.endswith("Z"):
-                moment = dt.datetime.fromisoformat(text)
-                return Value(f"TIMESTAMP_NTZ '{moment.isoformat(' ')}'", "timestamp", literal=moment)
-            case "TIMESTAMPTZ" if text.endswith("+00"):
-                moment = dt.datetime.fromisoformat(text.removesuffix("+00"))
-                return Value(f"TIMESTAMP '{moment.isoformat(' ')}+00:00'", "timestamptz", literal=moment)
-            case "DECIMAL" if re.fullmatch(r"-?\d{1,18}(\.\d{1,18})?", text):
-                return decimal(Decimal(text))
-            case "UUID" if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text):
-                return Value(quoted(text), "uuid", literal=text)
-            case "INT" | "BIGINT" | "SMALLINT" if re.fullmatch(r"-?\d{1,18}", text):
-                return integer(int(text), target.lower())
-    except ValueError:
-        raise Untranslatable from None
-    raise Untranslatable

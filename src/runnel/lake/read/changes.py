@@ -60,10 +60,25 @@ class ChangeSet:
         """Whether it is known, without opening a file, that nothing changed."""
         return not self.files and not self.inlined.num_rows
 
+    def only(self, names: Sequence[str]) -> ChangeSet:
+        """The same changes with some of the columns."""
+        places = {column.name: place for place, column in enumerate(self.columns)}
+        columns = tuple(self.columns[places[name]] for name in names)
+        extra = range(len(self.columns), self.inlined.num_columns)
+        files = tuple(replace(spec, columns=columns) for spec in self.files)
+        return replace(
+            self, columns=columns, files=files, inlined=self.inlined.select([*(places[n] for n in names), *extra])
+        )
+
     @property
     def most_rows(self) -> int:
         """No more rows than this have changed, as far as the catalog can tell."""
         return int(self.inlined.num_rows) + sum(_most_rows(spec, self.after, self.to) for spec in self.files)
+
+    @property
+    def told_rows(self) -> int:
+        """How many rows the catalog says have changed; those that may only have been moved are not among them."""
+        return int(self.inlined.num_rows) + sum(_told_rows(spec, self.after, self.to) for spec in self.files)
 
 
 def plan_changes(
@@ -151,6 +166,17 @@ def _most_rows(spec: FileScan, after: int, to: int) -> int:
     if newest > after or (file.end is not None and after < file.end <= to):
         return file.record_count
     return min(file.record_count, sum(delete.count for delete in spec.deletes) + len(spec.inlined_deletes))
+
+
+def _told_rows(spec: FileScan, after: int, to: int) -> int:
+    file = spec.file
+    if file.partial_max is not None:
+        # Rows of several snapshots were brought together here, whenever they came.
+        return 0
+    if file.begin > after or (file.end is not None and after < file.end <= to):
+        return file.record_count
+    deleted = sum(delete.count for delete in spec.deletes if after < delete.begin <= to)
+    return min(file.record_count, deleted + sum(after < snapshot <= to for _, snapshot in spec.inlined_deletes))
 
 
 def _window(

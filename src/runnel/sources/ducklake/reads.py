@@ -14,13 +14,15 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from runnel.catalog.locale import Locale, read_locale
 from runnel.errors import SchemaDriftError, UserError
 from runnel.lake.attached import load_lakes
 from runnel.lake.format import catalog
 from runnel.lake.format.model import Lake, LakeColumn, LakeTable
 from runnel.lake.format.types import duck_type
 from runnel.lake.read.changes import ChangeSet, plan_changes
-from runnel.lake.read.scan import Scan, Tally, plan_scan, scan_files
+from runnel.lake.read.ranges import Range, value_ranges
+from runnel.lake.read.scan import FileScan, Scan, Tally, plan_scan, scan_files
 from runnel.sources.ducklake.catalogs import LakeCatalogs
 from runnel.sources.ducklake.ref import LakeRef
 
@@ -106,6 +108,18 @@ class LakeReads:
             self._reading(lake), lake, table, self.head(ref), [c.name for c in columns], keys=wanted, bounds=None
         )
 
+    def ranges(
+        self, ref: LakeRef, columns: Sequence[LakeColumn], files: Sequence[FileScan], inlined: pa.Table
+    ) -> dict[int, Range]:
+        """Between which values columns lie, by field id, as far as statistics of these files tell."""
+        lake = self.lake(ref)
+        return value_ranges(self._reading(lake), lake, ref.table_id, columns, files, inlined)
+
+    @cached_property
+    def locale(self) -> Locale:
+        """Of the database that evaluates expressions."""
+        return read_locale(self.conn)
+
     def history(self, ref: LakeRef) -> catalog.ColumnHistory:
         """How the table's columns came to be."""
         lake = self.lake(ref)
@@ -123,9 +137,9 @@ class LakeIo:
     pruned: int = 0
     inlined: int = 0
 
-    def count(self, scan: Scan) -> None:
-        """A scan by tasks: its files are taken to be read whole."""
-        self.pruned += scan.pruned
+    def count(self, scan: Scan | ChangeSet) -> None:
+        """A read by tasks: its files are taken to be read whole."""
+        self.pruned += scan.pruned if isinstance(scan, Scan) else 0
         self.inlined += scan.inlined.num_rows
         self.tally.files += len(scan.files)
         self.tally.bytes += sum(spec.file.size for spec in scan.files)
@@ -150,17 +164,6 @@ def scanned(scan: Scan, io: LakeIo) -> Iterator[pa.RecordBatch]:
     io.inlined += scan.inlined.num_rows
     yield from scan.inlined.to_batches()
     yield from scan_files(scan.files, io.tally)
-
-
-def changed_rows(changes: ChangeSet) -> int:
-    """At most how many changes there are."""
-    total = int(changes.inlined.num_rows)
-    for spec in changes.files:
-        file = spec.file
-        if max(file.begin, file.partial_max or 0) > changes.after or file.end is not None:
-            total += file.record_count
-        total += sum(d.count for d in spec.deletes) + len(spec.inlined_deletes)
-    return total
 
 
 def changed(changes: ChangeSet, io: LakeIo) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,12 @@
-"""A lake table during one refresh: what waits, rows lent to PostgreSQL, and whole reads by Spark."""
+"""A lake table during one refresh: what waits, rows lent to PostgreSQL, and large reads and changes for Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
 
 from runnel.errors import SchemaDriftError
 from runnel.lake.read.changes import ChangeSet, Expired
@@ -12,18 +15,16 @@ from runnel.model.frontier import Version
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Query, Restriction, Rows, leaf_schema
+from runnel.ports.rows import Frame, Query, Restriction, Rows
 from runnel.ports.source import Pending, Reading, Used
-from runnel.sources.arrow import pg_types
+from runnel.sources.ducklake.frames import LakeFrames, columns_of
 from runnel.sources.ducklake.lent import Lent
-from runnel.sources.ducklake.reads import LakeIo, LakeReads, changed, changed_rows, scanned, scanned_rows
+from runnel.sources.ducklake.reads import LakeIo, LakeReads, changed, scanned, scanned_rows
 from runnel.sources.ducklake.ref import LakeRef
 from runnel.sources.selects import key_cost, select_delta, select_rows
-from runnel.sources.statements import WEIGHT, Buffer, after_query, buffer_rows, textual_columns
-from runnel.spark.ducklake.tables import filtered_frame, scan_frame
-from runnel.spark.ducklake.through_postgres import TABLE, Through, through_frame
+from runnel.sources.statements import WEIGHT, Buffer, buffer_rows, textual_columns
+from runnel.spark.ducklake.tables import scan_frame
 from runnel.spark.job import run
-from runnel.sparksql.translate import translate
 
 STEP = "lake"
 """The part of a refresh's time that goes into copying rows of lakes."""
@@ -32,8 +33,9 @@ TASK_ROWS, TASK_KEYS = 20_000_000, 1_000
 """A read by more keys, through more rows than this, is done by Spark's tasks; few keys leave most row groups closed."""
 
 MANY_CHANGES = 500_000
-LARGE_SHARE = 0.3
-"""More changes than both, and AUTO lets Spark read the table instead of copying the changes to PostgreSQL."""
+CHANGES_PER_ROW = 2
+"""More changes than this, and per row of the table more than this, and AUTO recomputes. An update of every row makes
+two changes of each: tasks read those in the time of the table itself, and only what differs is written."""
 
 
 @dataclass
@@ -50,6 +52,8 @@ class LakeTableSource:
     """What waits; None: nothing, or nobody knows."""
     _lent_changes: int | None = None
     """How many changes have been copied; None before they are."""
+    _by_tasks: int = 0
+    """How many changes tasks were asked to read, as far as the catalog tells."""
     _scans: dict[tuple[str, ...], Scan] = field(default_factory=dict)
 
     @property
@@ -84,7 +88,7 @@ class LakeTableSource:
         if waiting.is_empty:
             return Pending()
         self._changes = waiting
-        return Pending(changed_rows(waiting), moved=True, recompute=self._why_whole(waiting))
+        return Pending(waiting.most_rows, moved=True, recompute=self._why_whole(waiting))
 
     def _forgotten(self, after: int, error: Expired | None) -> Pending:
         ref = self.ref
@@ -100,28 +104,42 @@ class LakeTableSource:
         return Pending(recompute=f"warning: {text}; recomputed")
 
     def _why_whole(self, waiting: ChangeSet) -> str | None:
-        """Why to recompute although the changes are known: most of a large table is new, and Spark reads it faster."""
-        count = changed_rows(waiting)
+        """Why to recompute although the changes are known: far more is gone than is there."""
+        count = waiting.most_rows
         if not self.reading.automatic or count < MANY_CHANGES:
             return None
-        if count <= scanned_rows(self.reads.scan(self.ref, self.used.columns[:1])) * LARGE_SHARE:
+        if count <= scanned_rows(self.reads.scan(self.ref, self.used.columns[:1])) * CHANGES_PER_ROW:
             return None
-        return f"{count} rows of {self.relation.name} are new or gone, most of the table"
+        return f"{count} rows of {self.relation.name} are new or gone, more than there are twice over"
 
     # -- reads -----------------------------------------------------------------------------------------------
 
     def delta(self, leaf: Leaf, since: Version | None) -> Rows | None:  # noqa: ARG002
-        """The changes, copied to where PostgreSQL can read them, and what the clock moved."""
-        if self._changes is None and not leaf.clock_filters:
+        """The changes and what the clock moved: copied to where PostgreSQL reads them, or by tasks if they are many."""
+        changes = self._changes
+        if changes is None and not leaf.clock_filters:
             return None
+        count = 0 if changes is None else changes.most_rows
 
         def select() -> Query:
             self._lend_changes()
-            relation = self._lend(leaf, None) if leaf.clock_filters else self.relation.name.sql()
+            relation = self._lend_moved(leaf) if leaf.clock_filters else self.relation.name.sql()
             return select_delta(self.reading, leaf, self._buffer(leaf), relation)
 
-        waiting = 0 if self._changes is None else changed_rows(self._changes)
-        return Rows(waiting, select=select, copied=True)
+        if changes is None or count <= self.reading.spark.threshold:
+            return Rows(count, select, copied=True)
+        # A change without columns still has its weight.
+        names = leaf.uses
+        waiting = changes.only([c.name for c in self.reads.columns(self.ref, names)])
+        scan = self._whole(names) if leaf.clock_filters else None
+        if not self._frames.offers(leaf, names, waiting, scan):
+            return Rows(count, select, copied=True)
+
+        def frame() -> Frame:
+            self._by_tasks = changes.told_rows
+            return self._frames.changed(leaf, names, waiting, scan)
+
+        return Rows(count, select, frame=frame, copied=True)
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The rows that may hold the keys, lent to PostgreSQL; or the whole table as Spark reads it."""
@@ -131,8 +149,9 @@ class LakeTableSource:
 
         if keys is not None or (restriction is not None and self._stored_keys(leaf, restriction)):
             return Rows(0, select, copied=True)
-        rows = scanned_rows(self._whole(self._names(leaf)))
-        return Rows(rows, select, frame=lambda: self._frame(leaf), copied=True)
+        names = self._names(leaf)
+        rows = scanned_rows(self._whole(names))
+        return Rows(rows, select, frame=lambda: self._frames.whole(leaf, names, self._whole(names)), copied=True)
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """As of a table without indexes."""
@@ -140,8 +159,8 @@ class LakeTableSource:
 
     @property
     def changes(self) -> int:
-        """How many changes were copied."""
-        return self._lent_changes or 0
+        """How many changes were copied; of those that tasks read, how many the catalog tells of."""
+        return self._lent_changes or self._by_tasks
 
     def effort(self) -> Mapping[str, int]:
         """Files, bytes and rows, of all lake tables of the refresh together."""
@@ -163,7 +182,7 @@ class LakeTableSource:
             if self._changes is not None:
                 with self.reading.step(STEP):
                     self._lent_changes = self.lent.fill(
-                        self.reading.conn, self._delta_name, self._columns(self.used.columns),
+                        self.reading.conn, self._delta_name, columns_of(self.relation, self.used.columns),
                         changed(self._changes, self.io), self.reading.role, weighted=True,
                     )  # fmt: skip
         return self._lent_changes
@@ -172,7 +191,7 @@ class LakeTableSource:
         """The lent changes, netted if an expression could fail on rows that came and went."""
         names = sorted(leaf.uses)
         if not self._lent_changes:
-            nothing = [f"NULL::{c.type.sql} AS {_escaped(c.name)}" for c in self._columns(names)]
+            nothing = [f"NULL::{c.type.sql} AS {_escaped(c.name)}" for c in columns_of(self.relation, names)]
             return Buffer(f"SELECT {', '.join([f'0::int8 AS {WEIGHT}', *nothing])} WHERE false", {})
         values = {name: _escaped(name) for name in names}
         textual = textual_columns(self.relation.columns)
@@ -191,35 +210,27 @@ class LakeTableSource:
             meter, history = self.reading.spark.meter, self.reads.history(self.ref)
             frame = scan_frame(self.reading.spark.large, scan, history, native=False, meter=meter)
             rows = iter(run(frame, meter).to_batches())
-        target = Name("pg_temp", f"pgt_lent_rows_{self.reading.table_id}_{self.relation.oid}_{leaf.id}")
-        with self.reading.step(STEP):
-            self.lent.fill(self.reading.conn, target, self._columns(names), rows, self.reading.role)
-        return target.sql()
+        return self._lend_rows(leaf, names, rows)
 
-    # -- whole reads by Spark --------------------------------------------------------------------------------
-
-    def _frame(self, leaf: Leaf) -> Frame:
-        """A whole leaf as Spark reads it; what Spark cannot compute exactly its tasks let PostgreSQL compute."""
+    def _lend_moved(self, leaf: Leaf) -> str:
+        """Copy the rows that the clock may have moved: of a large table those that tasks find."""
         names = self._names(leaf)
         scan = self._whole(names)
-        self.io.count(scan)
-        precise = all(f.type != "timestamp_ns" for f in self.ref.fields if f.name in names)
-        translated = translate(leaf, self.relation.columns, self.reading.settings) if precise else None
-        if translated is None:
-            return self._through_postgres(leaf, scan)
-        return filtered_frame(
-            self.reading.spark, scan, self.reads.history(self.ref), names, translated.filters,
-            translated.columns or ("CAST(NULL AS BOOLEAN) AS nothing",),
-        )  # fmt: skip
+        if scanned_rows(scan) > self.reading.spark.threshold:
+            moved = self._frames.moved(leaf, names, scan)
+            if moved is not None:
+                return self._lend_rows(leaf, names, iter(run(moved, self.reading.spark.meter).to_batches()))
+        return self._lend(leaf, None)
 
-    def _through_postgres(self, leaf: Leaf, scan: Scan) -> Frame:
-        owner = self.reading.as_owner
-        query = after_query(leaf, Name("pg_temp", TABLE).sql(), self.reading.clock)
-        schema = leaf_schema(leaf, weight=False)
-        columns = tuple(f"{quote(c.name)} {c.type.sql}" for c in self._columns(self._names(leaf)))
-        text = owner.select_sql(owner.merged(query.text, query.params or {"none": None}), pg_types(schema))
-        through = Through(self.reading.dsn, columns, text, owner.settings, self.reading.role, schema)
-        return through_frame(self.reading.spark, through, [[spec] for spec in scan.files], scan.inlined)
+    def _lend_rows(self, leaf: Leaf, names: Sequence[str], rows: Iterator[pa.RecordBatch]) -> str:
+        target = Name("pg_temp", f"pgt_lent_rows_{self.reading.table_id}_{self.relation.oid}_{leaf.id}")
+        with self.reading.step(STEP):
+            self.lent.fill(self.reading.conn, target, columns_of(self.relation, names), rows, self.reading.role)
+        return target.sql()
+
+    @cached_property
+    def _frames(self) -> LakeFrames:
+        return LakeFrames(self.reading, self.reads, self.io, self.ref, self.relation)
 
     # -- columns ---------------------------------------------------------------------------------------------
 
@@ -237,14 +248,10 @@ class LakeTableSource:
         """The columns to read; a row without any still counts, so there is always one."""
         return leaf.uses or (self.relation.columns[0].name,)
 
-    def _columns(self, names: Sequence[str]) -> list[Column]:
-        by_name = {c.name: c for c in self.relation.columns}
-        return [by_name[name] for name in names]
-
     def _stored_keys(self, leaf: Leaf, restriction: Restriction) -> dict[str, list[object]]:
         """The keys that fall on plain columns: only those have statistics."""
         found: dict[str, list[object]] = {}
-        readable = {c.name: c for c in self._columns(self._names(leaf))}
+        readable = {c.name: c for c in columns_of(self.relation, self._names(leaf))}
         for part in (restriction, *restriction.also):
             column = readable.get(leaf.plain_column(part.sql) or "")
             if column is not None and column.name not in found and _as_stored(column, part.array_type):

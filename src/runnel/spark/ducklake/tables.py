@@ -38,7 +38,7 @@ from runnel.spark.ducklake.task import file_reader, for_spark
 from runnel.spark.ducklake.types import id_name, is_native, spark_field, spark_type, travel_type
 from runnel.spark.ducklake.where import columns_in, hints
 from runnel.spark.meter import Meter
-from runnel.spark.session import SMALL_ROWS, Sessions
+from runnel.spark.session import SMALL_ROWS
 
 _TASK_BYTES = 64 << 20
 """About so much of a table is one task's work."""
@@ -118,9 +118,9 @@ def scan_frame(
     theirs = {id(spec) for spec in scanned}
     rest = [spec for spec in scan.files if id(spec) not in theirs]
     # The first part belongs to the caller's session, so the result does, too.
-    frame = _local_frame(spark, scan.inlined, scan.columns, chosen)
+    frame = local_frame(spark, scan.inlined, scan.columns, chosen)
     if rest:
-        frame = frame.union(_task_frame(spark, rest, scan.columns, chosen, meter))
+        frame = frame.union(task_frame(spark, rest, scan.columns, chosen, meter))
     meter.driver(scan.inlined.num_rows)
     meter.scanned(sum(spec.file.record_count for spec in scanned), sum(spec.file.size for spec in scanned))
     whole = [spec for spec in scanned if not spec.deletes and not spec.inlined_deletes]
@@ -134,21 +134,6 @@ def scan_frame(
         rows = located.join(gone, same, "left_anti")
         frame = frame.union(rows.select(*(_by_id(column) for column in scan.columns)))
     return frame
-
-
-def filtered_frame(
-    sessions: Sessions,
-    scan: Scan,
-    history: ColumnHistory,
-    names: Sequence[str],
-    filters: Sequence[str],
-    columns: Sequence[str],
-) -> DataFrame:
-    """A scan under the names that Spark SQL knows its columns by, narrowed and computed by Spark."""
-    rows = scan_frame(sessions.large, scan, history, meter=sessions.meter).toDF(*names)
-    for condition in filters:
-        rows = rows.where(condition)
-    return rows.selectExpr(*columns)
 
 
 def _by_id(column: LakeColumn) -> Column:
@@ -224,14 +209,14 @@ def _is_reachable(spark: SparkSession, path: str) -> bool:
 # --- rows that tasks read
 
 
-def _task_frame(
+def task_frame(
     spark: SparkSession,
     specs: Sequence[FileScan],
     columns: tuple[LakeColumn, ...],
     chosen: st.StructType,
     meter: Meter | None = None,
 ) -> DataFrame:
-    """One task per handful of files, largest first, so that no task waits for another's last file."""
+    """Files that Python tasks read, largest first, so that no task waits for another's last file."""
     total = sum(spec.file.size for spec in specs)
     count = min(len(specs), max(spark.sparkContext.defaultParallelism, -(-total // _TASK_BYTES)))
     shares: list[list[FileScan]] = [[] for _ in range(count)]
@@ -246,9 +231,10 @@ def _task_frame(
     return spark.range(0, count, 1, count).mapInArrow(read if meter is None else meter.reading(read), chosen)
 
 
-def _local_frame(
+def local_frame(
     spark: SparkSession, table: pa.Table, columns: tuple[LakeColumn, ...], chosen: st.StructType
 ) -> DataFrame:
+    """Rows that are here already."""
     wanted = _arrow_schema(columns, table.schema, table.num_columns - len(columns))
     if not wanted.names:
         # Arrow has no rows without columns.
@@ -279,17 +265,21 @@ _FEED = [
 ]
 
 
+def change_schema(columns: Sequence[LakeColumn]) -> st.StructType:
+    """Changed rows as tasks give them."""
+    numbers = (st.StructField(name, st.LongType()) for name in ("rowid", "snapshot_id", "weight"))
+    return st.StructType([*(spark_field(column) for column in columns), *numbers])
+
+
 def _changes_frame(spark: SparkSession, changes: ChangeSet) -> DataFrame:
     chosen = [spark_field(column) for column in changes.columns]
     feed = st.StructType([*_FEED, *chosen])
     if changes.most_rows <= SMALL_ROWS:
         return _small_feed(spark, read_changes(changes), changes.columns, feed)
-    raw = st.StructType(
-        [*chosen, *(st.StructField(name, st.LongType()) for name in ("rowid", "snapshot_id", "weight"))]
-    )
-    frame = _local_frame(spark, changes.inlined, changes.columns, raw)
+    raw = change_schema(changes.columns)
+    frame = local_frame(spark, changes.inlined, changes.columns, raw)
     if changes.files:
-        frame = frame.union(_task_frame(spark, changes.files, changes.columns, raw))
+        frame = frame.union(task_frame(spark, changes.files, changes.columns, raw))
     names = [f"c{place}" for place in range(len(chosen))]
     frame = frame.toDF(*names, "rowid", "snapshot_id", "weight")
     pair = Window.partitionBy("snapshot_id", "rowid")

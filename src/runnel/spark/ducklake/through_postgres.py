@@ -1,4 +1,4 @@
-"""Whole reads of lake tables whose expressions only PostgreSQL knows: each task copies its files' rows there and back.
+"""Lake tables whose expressions only PostgreSQL knows: each task copies its files' rows there and back.
 
 A task has a connection and a temporary table of its own. Executors need what they need for reading lakes, and psycopg.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -34,6 +35,8 @@ class Through:
     role: str
     """The owner, who may read the temporary table."""
     schema: pa.Schema
+    places: tuple[int, ...] | None = None
+    """Which columns of what is read go to the temporary table; None: all of them."""
 
 
 def through_frame(sessions: Sessions, through: Through, shares: list[list[FileScan]], rest: pa.Table) -> DataFrame:
@@ -43,6 +46,23 @@ def through_frame(sessions: Sessions, through: Through, shares: list[list[FileSc
     numbers = sessions.large.range(0, len(shares) + 1, 1, len(shares) + 1)
     read = sessions.meter.reading(_share_reader(through, shares, rest))
     return numbers.mapInArrow(read, from_arrow_schema(through.schema))
+
+
+def through_rows(rows: DataFrame, through: Through) -> DataFrame:
+    """Rows that Spark has already, as the SELECT makes them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return rows.mapInArrow(_rows_reader(through), from_arrow_schema(through.schema))
+
+
+def _rows_reader(through: Through) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is not None:
+            yield from _through_postgres(through, chain([first], filled))
+
+    return read
 
 
 def _share_reader(
@@ -78,7 +98,8 @@ def _through_postgres(through: Through, rows: Iterator[pa.RecordBatch]) -> Itera
         conn.execute(f"CREATE TEMP TABLE {TABLE} ({', '.join(through.columns)}) ON COMMIT DROP".encode())
         with conn.cursor() as cursor, cursor.copy(f"COPY pg_temp.{TABLE} FROM STDIN (FORMAT csv)".encode()) as copy:
             for batch in rows:
-                copy.write(render_csv(as_text(batch)))
+                chosen = batch if through.places is None else batch.select(list(through.places))
+                copy.write(render_csv(as_text(chosen)))
         conn.execute(
             sql.SQL("GRANT SELECT ON pg_temp.{} TO {}").format(sql.Identifier(TABLE), sql.Identifier(through.role))
         )
