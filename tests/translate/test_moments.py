@@ -6,6 +6,7 @@ import datetime as dt
 
 import psycopg
 import pyarrow as pa
+import pytest
 
 from runnel.spark.session import Sessions
 from runnel.sparksql.translate import Around, Translation, translate
@@ -109,6 +110,7 @@ SPANNED = [
 ]
 
 
+@pytest.mark.slow
 def test_moments(db: psycopg.Connection, sessions: Sessions) -> None:
     FINITE.check(db, sessions, [
         *((e, TEXT) for e in [*SHOWN, *EXTRACTED]), *((e, DOUBLE) for e in PARTED), *((e, LONG) for e in COUNTED),
@@ -117,6 +119,7 @@ def test_moments(db: psycopg.Connection, sessions: Sessions) -> None:
     ])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_infinity(db: psycopg.Connection, sessions: Sessions) -> None:
     endless = ("year", "isoyear", "epoch")
     ALL.check(db, sessions, [

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import psycopg
 import pyarrow as pa
+import pytest
 
 from runnel.model.types import Form
 from runnel.spark.floats import float_text
@@ -117,6 +118,7 @@ CONDITIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_numbers(db: psycopg.Connection, sessions: Sessions) -> None:
     expressions = [
         *((e, LONG) for e in INTEGERS), *((e, TEXT) for e in TEXTS), *DECIMALS, *((e, DOUBLE) for e in FLOATS),
@@ -151,6 +153,7 @@ def test_what_statistics_know_leaves_room_for_products(db: psycopg.Connection, s
     assert refused(db, narrow, [charge]) == [], "without statistics the product has too many digits"
 
 
+@pytest.mark.slow
 def test_floats_as_text(db: psycopg.Connection) -> None:
     """Of all sizes, around powers of two, and with few digits: the very text that PostgreSQL prints."""
     chance = random.Random(1)

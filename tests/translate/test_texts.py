@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pyarrow as pa
+import pytest
 
 from runnel.spark.session import Sessions
 from tests.translate.compare import BOOL, LONG, TEXT, Values, refused
@@ -85,6 +86,7 @@ ORDERED = [
 ]
 
 
+@pytest.mark.slow
 def test_texts(db: psycopg.Connection, sessions: Sessions) -> None:
     VALUES.check(
         db, sessions, [*((e, TEXT) for e in SHOWN), *((e, LONG) for e in COUNTED), *((e, BOOL) for e in CONDITIONS)]
