@@ -273,7 +273,10 @@ def extraction(walk: Walk, node: exp.Expr) -> Value:
         # An error in PostgreSQL.
         raise Untranslatable
     sql, digits, scale = _part(walk.around, unit, value)
-    if unit in _ENDLESS:
+    if unit in _ENDLESS and not value.usual:
+        # Of infinity it is infinite, and Spark's numbers are not; what asks first whether it is finite is safe.
+        if node.find_ancestor(exp.Case) is None:
+            raise Untranslatable
         return decimal_value(_finite([value], sql, "the year of an infinite date"), digits, scale)
     known = sql if value.usual else f"(CASE WHEN {is_infinite(value)} THEN NULL ELSE {sql} END)"
     return decimal_value(known, digits, scale)
