@@ -96,7 +96,7 @@ def test_every_function_of_tasks_is_listed() -> None:
         for path in (root / "spark").rglob("*.py")
         if re.search(r"Iterator\[pa\.RecordBatch\]", path.read_text())
     }
-    assert handed == set(TASK_MODULES)
+    assert handed <= set(TASK_MODULES)
 
 
 def _archive(path: Path, **other: str) -> str:

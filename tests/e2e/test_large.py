@@ -61,19 +61,27 @@ CHANGES = (
 
 
 JOINS = ("joined", "padded", "by_country", "either")
+QUICK = {("groups", False), ("by_country", False), ("busy", False), ("padded", True)}
+
+
+WAYS = [
+    pytest.param(*way, marks=() if way in QUICK else pytest.mark.slow)
+    for way in (*((name, False) for name in QUERIES), *((name, True) for name in JOINS))
+]
+"""Each query as PostgreSQL joins it for tasks, and the joins by Spark as well."""
 
 
 @pytest.mark.usefixtures("everything_is_large")
-@pytest.mark.parametrize(("name", "spark"), [*((n, False) for n in QUERIES), *((n, True) for n in JOINS)])
+@pytest.mark.parametrize(("name", "by_spark"), WAYS)
 def test_what_tasks_compute_equals_the_query(
     db: psycopg.Connection,
     client: runnel.Client,
     check: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-    spark: bool,
+    by_spark: bool,
 ) -> None:
-    monkeypatch.setattr("runnel.spark.session.Sessions.joins", spark)
+    monkeypatch.setattr("runnel.spark.session.Sessions.joins", by_spark)
     db.execute(TABLES.encode())
     client.create_stream_table("s", QUERIES[name], refresh_mode="DIFFERENTIAL")
     check("s")

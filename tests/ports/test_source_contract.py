@@ -219,7 +219,7 @@ def test_before_and_delta_are_after(made: Rig) -> None:
             assert opened.delta(opened.leaf(uses=()), since) == ({(): count} if count else {}), what
 
 
-@over(lambda case: case.framed)
+@over(lambda case: case.framed and case.has_changes)
 def test_tasks_read_the_same_changes(made: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 0)
     since, before = made.since(), made.held()

@@ -26,6 +26,7 @@ TASK_MODULES = (
     "runnel.spark.errands",
     "runnel.spark.executors",
     "runnel.spark.floats",
+    "runnel.spark.meter",
     "runnel.spark.relay",
     "runnel.spark.slices",
     "runnel.spark.ducklake.task",
