@@ -23,6 +23,10 @@ from runnel.refresh.leaves import Leaves
 from runnel.sources.slices import printable_slices
 from runnel.spark.slices import Slices
 
+_SLICES_PER_TASK = 4
+_READ_AGAIN = 1_000_000
+"""So many rows of the other inputs may be read and hashed again for each of them."""
+
 # Doubled percent signs are text.
 _PARAMETER = re.compile(r"%%|%\((\w+)\)s")
 
@@ -87,6 +91,9 @@ class LargeBranch:
     def _part(self, part: Part, deltas: Mapping[int, Rows], most: int) -> Iterator[Query]:
         inputs = _Inputs(self.branch, self.leaves, deltas)
         sliced = inputs.largest(part) if most else None
+        if sliced is not None and inputs.others(part, sliced) <= _READ_AGAIN:
+            # Small results are fetched sooner, and no task has much more to do than another.
+            most *= _SLICES_PER_TASK
         for query in [None] if sliced is None else inputs.slices(part, sliced, most):
             params: dict[str, object] = {}
             selected = {
@@ -108,6 +115,10 @@ class _Inputs:
         """The leaf to cut into slices: the part must be linear in it."""
         linear = [leaf for leaf in required(part.tree) if not part.versions[leaf].startswith("before")]
         return max(linear, key=lambda leaf: self._rows(leaf, part.versions[leaf]).estimate, default=None)
+
+    def others(self, part: Part, leaf: int) -> float:
+        """About how many rows each slice of a leaf is joined with."""
+        return sum(self._rows(i, v).estimate for i, v in part.versions.items() if i != leaf)
 
     def slices(self, part: Part, leaf: int, most: int) -> Sequence[Query]:
         """The SELECTs of the leaf's slices."""
