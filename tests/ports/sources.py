@@ -80,8 +80,6 @@ class Case:
     """Whether it knows how many changes wait."""
     framed: bool = True
     """Whether Spark's tasks can read all of it."""
-    nets: bool = False
-    """Whether tasks read all of its changes, also where rows must be netted first or the clock moves them."""
     indexed: bool = True
     """Whether it has indexes; `t` has one by id."""
     lent: bool = True
@@ -360,10 +358,10 @@ CASES = (
     Case("captured table", CapturedTable, _captured, "TABLE"),
     Case("stream table", UpstreamTable, _stream_table, "STREAM_TABLE", counts=False),
     Case(
-        "lake table in files", LakeTableSource, partial(_lake_table, inlined=0), "LAKE_TABLE", nets=True, indexed=False
+        "lake table in files", LakeTableSource, partial(_lake_table, inlined=0), "LAKE_TABLE", indexed=False
     ),
     Case(
-        "inlined lake table", LakeTableSource, partial(_lake_table, inlined=100), "LAKE_TABLE", nets=True, indexed=False
+        "inlined lake table", LakeTableSource, partial(_lake_table, inlined=100), "LAKE_TABLE", indexed=False
     ),
     Case("hidden stage", HiddenStage, _hidden_stage, moves=False, counts=False, framed=False, lent=False),
     Case(
