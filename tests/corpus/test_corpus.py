@@ -129,7 +129,7 @@ def test_corpus(path: Path, dsn: str, spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", list(topics())[3::24], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", list(topics())[3::48], ids=lambda path: path.stem)
 def test_corpus_by_tasks(path: Path, dsn: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample of the same with the line between small and large at one row (RUNNEL_TEST_TASKS_ABOVE=1: all of it)."""
     monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 1)
