@@ -19,13 +19,12 @@ from runnel.delta.telescope import from_nothing, telescope
 from runnel.model.types import DECIMAL_DIGITS
 from runnel.plan.stage import Branch, Leaf, Stage, carried_name
 from runnel.ports.rows import Query, Rows, arrow_type
-from runnel.refresh.leaves import Leaves
+from runnel.refresh.leaves import SLICES_PER_TASK, Leaves
 from runnel.sources.slices import printable_slices
 from runnel.spark.slices import Slices
 
-_SLICES_PER_TASK = 4
 _READ_AGAIN = 1_000_000
-"""So many rows of the other inputs may be read and hashed again for each of them."""
+"""So many rows of the other inputs may be read and hashed again for each slice."""
 
 # Doubled percent signs are text.
 _PARAMETER = re.compile(r"%%|%\((\w+)\)s")
@@ -93,7 +92,7 @@ class LargeBranch:
         sliced = inputs.largest(part) if most else None
         if sliced is not None and inputs.others(part, sliced) <= _READ_AGAIN:
             # Small results are fetched sooner, and no task has much more to do than another.
-            most *= _SLICES_PER_TASK
+            most *= SLICES_PER_TASK
         for query in [None] if sliced is None else inputs.slices(part, sliced, most):
             params: dict[str, object] = {}
             selected = {

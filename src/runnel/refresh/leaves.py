@@ -22,7 +22,7 @@ from runnel.sources.constant import ConstantRows
 from runnel.sources.slices import sliced_frame
 from runnel.sources.stage.source import HiddenStage
 
-_SLICES_PER_TASK = 4
+SLICES_PER_TASK = 4
 """Of a table that tasks read: those that end early take another."""
 
 Evaluator = Literal["driver", "spark", "slices", "here"]
@@ -130,7 +130,7 @@ class Leaves:
         if rows.frame is not None:
             return rows.frame()
         assert rows.slices is not None
-        return sliced_frame(self.reading, rows.slices(_SLICES_PER_TASK * self.reading.spark.parallelism), schema)
+        return sliced_frame(self.reading, rows.slices(SLICES_PER_TASK * self.reading.spark.parallelism), schema)
 
     def waiting(self, leaf: Leaf) -> float:
         """At most, or about, how many changed rows wait."""

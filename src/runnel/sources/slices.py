@@ -47,8 +47,14 @@ class WholeTables:
         step = _step(sum(pages for _, pages in parts), most)
         return [after_query(leaf, name, clock, where=w) for name, pages in parts for w in _conditions(pages, step)]
 
-    def buffer_slices(self, buffer: str, select: Callable[[str], Query], most: int) -> list[Query]:
-        """What `select` reads of a table of changes, given a condition on its rows `r`."""
+    def buffer_slices(self, leaf: Leaf, buffer: str, select: Callable[[str], Query], most: int) -> list[Query]:
+        """What `select` reads of a table of a leaf's changes, given a condition on its rows `r`.
+
+        Not in slices if an expression could fail on a row that came and went, for its two halves may be in different
+        ones; nor if the clock moves rows, which are found in the relation itself.
+        """
+        if leaf.may_raise or leaf.clock_filters:
+            return [select("")]
         row = self.reading.conn.execute(
             "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int8", (buffer,)
         ).fetchone()

@@ -55,9 +55,7 @@ def terms_frame(
     `adds_up`: whether equal rows become one.
     """
     small = not is_large(sessions, work)
-    parts = []
-    for w in work:
-        parts += [_project(w.branch, w.number, rows, sign) for sign, rows in _parts(sessions, w, scans, small)]
+    parts = [_project(w.branch, w.number, rows, sign) for w in work for sign, rows in _parts(sessions, w, scans, small)]
     total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
     names = load_names(stage, {w.number for w in work})
     return _add_up(stage, total, names) if adds_up else total.select(*names)

@@ -97,10 +97,8 @@ class CapturedTable:
             return select_delta(self.reading, leaf, buffer, self.relation.name.sql())
 
         def slices(most: int) -> Sequence[Query]:
-            if not _in_slices(leaf):
-                return [select()]
             buffer = f"pgtrickle_changes.changes_{self.relation.oid}"
-            return self.captured.whole.buffer_slices(buffer, select, most)
+            return self.captured.whole.buffer_slices(leaf, buffer, select, most)
 
         return Rows(self._rows, select=select, slices=slices)
 
@@ -138,12 +136,3 @@ class CapturedTable:
     def effort(self) -> Mapping[str, int]:
         """None."""
         return {}
-
-
-def _in_slices(leaf: Leaf) -> bool:
-    """Whether the changes of a leaf can be read slice by slice.
-
-    Not if an expression could fail on a row that came and went, for its two halves may be in different slices; nor if
-    the clock moves rows, which are found in the table itself.
-    """
-    return not (leaf.may_raise or leaf.clock_filters)

@@ -50,10 +50,7 @@ class UpstreamTable:
             )
 
         def slices(most: int) -> Sequence[Query]:
-            # An expression could fail on a row that came and went, and the clock moves rows that are in no log.
-            if leaf.may_raise or leaf.clock_filters:
-                return [select()]
-            return self.whole.buffer_slices(f"pgtrickle_changes.log_{self.pgt_id}", select, most)
+            return self.whole.buffer_slices(leaf, f"pgtrickle_changes.log_{self.pgt_id}", select, most)
 
         return Rows(self._logged(int(since or 0)), select=select, slices=None if self._is_fresh else slices)
 
