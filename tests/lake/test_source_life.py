@@ -107,7 +107,7 @@ def test_ddl_in_the_lake(lake: Duck, db: psycopg.Connection, client: runnel.Clie
     client.alter_stream_table("s", query="SELECT g, count(*) AS n, max(w) AS v, sum(extra) AS e FROM lake.t GROUP BY g")
     check("s")
     lake.run("ALTER TABLE t ALTER COLUMN g TYPE BIGINT")
-    check("s")
+    check("ids", "s")
     assert db.execute("SELECT pg_typeof(g)::text FROM s LIMIT 1").fetchone() == ("bigint",)
     lake.run("ALTER TABLE t RENAME TO u").run("CREATE SCHEMA other").run("CREATE TABLE other.t2 (id INTEGER)")
     check("ids", "s")

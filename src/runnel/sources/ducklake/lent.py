@@ -50,13 +50,18 @@ class Lent:
         owner: str,
         *,
         weighted: bool = False,
+        absent: Container[str] = (),
     ) -> int:
-        """Replace the rows of a table; how many. Batches hold the columns in order, then the weight."""
+        """Replace the rows of a table; how many. Batches hold the columns in order, then the weight.
+
+        Columns that are absent from the batches are NULL.
+        """
         items = [f"{quote(c.name)} {c.type.sql}" for c in columns]
         if weighted:
             items.append(f"{WEIGHT} int8")
         self._prepare(conn, name, (*items, owner))
-        listed = ", ".join([*(quote(c.name) for c in columns), *([WEIGHT] if weighted else [])])
+        present = [quote(c.name) for c in columns if c.name not in absent]
+        listed = ", ".join([*present, *([WEIGHT] if weighted else [])])
         count = 0
         if not listed:
             raise ValueError("a table of lent rows needs a column")

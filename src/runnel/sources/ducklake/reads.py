@@ -77,19 +77,27 @@ class LakeReads:
 
     def columns(self, ref: LakeRef, names: Sequence[str]) -> tuple[LakeColumn, ...]:
         """Columns by the names of their stand-ins; what no longer is as the query was planned for is drift."""
+        for name, what in self.drifted(ref, names).items():
+            raise SchemaDriftError(
+                f'source {ref.lake}.{ref.schema}.{ref.table}: column "{name}" {what}',
+                hint="Change the query with pgtrickle.alter_stream_table, or drop the stream table.",
+            )
+        fields = {f.name: f.id for f in ref.fields}
+        present = {c.id: c for c in self.table(ref).columns}
+        return tuple(present[fields[name]] for name in names)
+
+    def drifted(self, ref: LakeRef, names: Sequence[str]) -> dict[str, str]:
+        """Columns that no longer are as the stand-in has them, and what happened to each."""
         fields = {f.name: f for f in ref.fields}
         present = {c.id: c for c in self.table(ref).columns}
-        found = []
+        found = {}
         for name in names:
             column = present.get(fields[name].id) if name in fields else None
-            if column is None or duck_type(column).lower() != fields[name].type:
-                what = "was dropped" if column is None else f"changed its type to {column.type}"
-                raise SchemaDriftError(
-                    f'source {ref.lake}.{ref.schema}.{ref.table}: column "{name}" {what}',
-                    hint="Change the query with pgtrickle.alter_stream_table, or drop the stream table.",
-                )
-            found.append(column)
-        return tuple(found)
+            if column is None:
+                found[name] = "was dropped"
+            elif duck_type(column).lower() != fields[name].type:
+                found[name] = f"changed its type to {column.type}"
+        return found
 
     def changes(self, ref: LakeRef, names: Sequence[str], after: int) -> ChangeSet:
         """What changed since a snapshot; raises Expired when that can no longer be told."""

@@ -169,11 +169,21 @@ class LakeTableSource:
     # -- rows lent to PostgreSQL -----------------------------------------------------------------------------
 
     def lend(self) -> None:
-        """Copy the whole table, so that PostgreSQL can evaluate the query itself."""
+        """Copy the whole table, so that PostgreSQL can evaluate the query itself.
+
+        A column that the result does not use may have been dropped or have another type by now: it stays NULL.
+        Rows need a column to travel in, so of a table of which no column is as it was, that is drift.
+        """
         columns = self.relation.columns
+        names = [c.name for c in columns]
+        absent = set(self.reads.drifted(self.ref, names)) - set(self.used.columns)
+        if len(absent) == len(names):
+            absent = set()
         with self.reading.step(STEP):
-            rows = scanned(self.reads.scan(self.ref, [c.name for c in columns]), self.io)
-            self.lent.fill(self.reading.conn, self.relation.lent_name, columns, rows, self.reading.role)
+            rows = scanned(self.reads.scan(self.ref, [n for n in names if n not in absent]), self.io)
+            self.lent.fill(
+                self.reading.conn, self.relation.lent_name, columns, rows, self.reading.role, absent=absent
+            )  # fmt: skip
 
     def _lend_changes(self) -> int:
         """Copy the changes that wait, once for all leaves; how many."""
