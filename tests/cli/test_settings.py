@@ -168,12 +168,14 @@ def test_the_log_file_is_rotated(logger: logging.Logger, tmp_path: Path, monkeyp
 
 def test_version_and_completion(run: Run, tmp_path: Path) -> None:
     assert run("--version").stdout.strip() == f"runnel {__version__}"
-    assert "_runnel_completion" in run("--show-completion", "bash").stdout
+    # By itself it would look which shell has started it, and a service manager is none.
+    told = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    assert "_runnel_completion" in run("--show-completion", "bash", **told).stdout
     words = run(_RUNNEL_COMPLETE="complete_bash", COMP_WORDS="runnel st", COMP_CWORD="1").stdout.split()
     assert words == ["status"]
     options = run(_RUNNEL_COMPLETE="complete_bash", COMP_WORDS="runnel up --log", COMP_CWORD="2").stdout.split()
     assert set(options) == {"--log-level", "--log-format", "--log-file"}
-    run("--install-completion", "bash")
+    run("--install-completion", "bash", **told)
     assert "runnel" in (tmp_path / ".bashrc").read_text()
 
 

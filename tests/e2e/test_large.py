@@ -61,7 +61,7 @@ CHANGES = (
 
 
 JOINS = ("joined", "padded", "by_country", "either")
-QUICK = {("groups", False), ("busy", False), ("by_country", True)}
+QUICK = {("groups", False)}
 
 
 WAYS = [

@@ -12,6 +12,7 @@ from runnel.errors import RunnelError
 from tests.lake.duck import Duck
 from tests.lake.places import Place
 from tests.lake.sinks import lake, place, same
+from tests.sampling import sampled
 
 __all__ = ["lake", "place"]
 
@@ -38,7 +39,7 @@ INSERT INTO everything (a, d, e, l, n, o, m) VALUES
 """
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", sampled([False, True], every=2))
 def test_every_type(
     large: bool, db: Db, place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +96,7 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", sampled([False, True], every=2))
 def test_a_value_without_a_place_is_named_with_its_way_out(
     large: bool, db: Db, place: Place, lake: Duck, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
