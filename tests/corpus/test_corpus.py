@@ -123,7 +123,7 @@ class Run:
             self.live = {table: other for table, other in self.live.items() if other is not case}
 
 
-@pytest.mark.parametrize("path", sampled(topics(), every=50), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sampled(topics(), every=60), ids=lambda path: path.stem)
 def test_corpus(path: Path, dsn: str, spark: SparkSession) -> None:
     _run(path, dsn, spark)
 

@@ -7,6 +7,7 @@ import pytest
 
 import runnel
 from tests.e2e.helpers import Check, Stream, eventually, rows, script, value
+from tests.sampling import sampled
 
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, a int, b text, c numeric(10,2));
@@ -182,7 +183,7 @@ WIDER = {
 TYPE_OF = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass AND attname = '{}'"
 
 
-@pytest.mark.parametrize("case", WIDER)
+@pytest.mark.parametrize("case", sampled(WIDER, every=5))
 def test_a_retyped_column_is_followed(
     case: str, db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:

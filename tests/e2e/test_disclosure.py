@@ -71,6 +71,7 @@ def test_only_who_acts_as_the_owner_reads_the_row(
             assert PAY in str(told)
 
 
+@pytest.mark.slow
 def test_row_security_switched_off_in_a_session_hides_no_status(
     db: psycopg.Connection, people: dict[str, psycopg.Connection], schema: str
 ) -> None:

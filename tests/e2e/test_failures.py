@@ -46,6 +46,7 @@ def test_division_by_zero_in_the_data_stops_one_table_and_resume_goes_on(
     check("fragile", "over", "sturdy")
 
 
+@pytest.mark.slow
 def test_failures_back_off(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
     db.execute(
         b"""CREATE TABLE t (v int);

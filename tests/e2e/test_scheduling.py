@@ -38,6 +38,7 @@ def test_the_first_change_after_a_quiet_time_is_refreshed_at_once(
     assert 3.9 < (second.start_time - first.start_time).total_seconds() < 8
 
 
+@pytest.mark.slow
 def test_a_duration_is_the_least_time_between_refreshes(
     db: psycopg.Connection, client: runnel.Client, stream: Stream
 ) -> None:
@@ -86,6 +87,7 @@ def test_cron_fires_at_its_times(db: psycopg.Connection, client: runnel.Client, 
     assert value(db, "SELECT n FROM yearly") == 0
 
 
+@pytest.mark.slow
 def test_calculated_follows_the_tables_that_read_it(
     db: psycopg.Connection, client: runnel.Client, stream: Stream
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 
 import runnel
 from tests.e2e.helpers import Check, Stream, last_refresh, rows, script, value
@@ -147,6 +148,7 @@ line2, "quoted", back\\slash\ttab', '', 'ab', 9223372036854775807, -32768, 1e100
     assert rows(db, f"SELECT {cast} FROM copy ORDER BY id") == rows(db, f"SELECT {cast} FROM t ORDER BY id")
 
 
+@pytest.mark.slow
 def test_values_as_group_and_join_keys(
     db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:

@@ -15,6 +15,7 @@ from runnel.cli.main import app
 from runnel.model.work import WorkDone
 from runnel.spark.session import SMALL_ROWS
 from tests.e2e.helpers import Stream, last_refresh, value
+from tests.sampling import sampled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +79,7 @@ def test_a_refresh_with_nothing_to_do_has_no_work(
 
 
 @pytest.mark.usefixtures("everything_is_large")
-@pytest.mark.parametrize("joins", [False, True], ids=["PostgreSQL joins", "Spark joins"])
+@pytest.mark.parametrize("joins", sampled([False, True], every=2), ids=["PostgreSQL joins", "Spark joins"])
 def test_many_rows_are_counted_in_tasks(
     db: psycopg.Connection,
     client: runnel.Client,

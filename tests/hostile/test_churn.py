@@ -77,6 +77,7 @@ def test_redefinitions_leave_nothing_either(
     eventually(lambda: temporary(db, pid) == 0, 20, what="a plain DROP TABLE left temporary tables behind")
 
 
+@pytest.mark.slow
 def test_staging_tables_of_lakes_go_too(dsn: str, db: psycopg.Connection, spark: SparkSession, tmp_path: Path) -> None:
     db.execute("CREATE TABLE items (id int, x int)")
     db.execute("INSERT INTO items SELECT i, i FROM generate_series(1, 20) i")

@@ -51,6 +51,7 @@ def test_malformed_payloads_are_ignored(
     assert not [e for e in events if "lost" in e or "unexpected" in e]
 
 
+@pytest.mark.slow
 def test_a_flood_delays_nothing(
     watched: Watched, stranger: psycopg.Connection, db: psycopg.Connection, client: runnel.Client, events: list[str]
 ) -> None:

@@ -53,6 +53,7 @@ def undisturbed(db: psycopg.Connection, watched: Watched, events: list[str]):
     assert value(db, "SELECT status FROM pgtrickle.pgt_stream_tables WHERE pgt_name = 'fresh'") == "ACTIVE"
 
 
+@pytest.mark.slow
 def test_whatever_a_function_raises(undisturbed: Watched, db: psycopg.Connection, client: runnel.Client) -> None:
     """Also what the server itself says when it ends a session."""
     db.execute(

@@ -127,7 +127,10 @@ def _bag(table: pa.Table) -> Bag:
 SEEDS = int(os.environ.get("RUNNEL_SEEDS", "20" if os.environ.get("RUNNEL_LAKE_FULL") else "2"))
 
 
-@pytest.mark.parametrize(("seed", "encrypted"), [(seed, seed % 2 == 1) for seed in range(SEEDS)])
+@pytest.mark.parametrize(
+    ("seed", "encrypted"),
+    [pytest.param(seed, seed % 2 == 1, marks=pytest.mark.slow if seed else ()) for seed in range(SEEDS)],
+)
 def test_random_histories_read_the_same_after_maintenance(
     dsn: str, data_path: str, duck: Clients, seed: int, encrypted: bool
 ) -> None:

@@ -195,6 +195,7 @@ def test_tasks_say_what_went_wrong(sessions: Sessions) -> None:
     assert caught.value.hint == "Try again."
 
 
+@pytest.mark.slow
 def test_an_engine_maintains_large_tables_by_tasks(
     db: psycopg.Connection[Any], data_path: str, dsn: str, client: runnel.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,6 +252,7 @@ def test_a_lake_that_is_read_stays_attached(
     assert db.execute("SELECT b FROM s").fetchall() == [(2,)]
 
 
+@pytest.mark.slow
 def test_maintenance_is_asked_for_and_comes_by_itself(
     client: runnel.Client, db: psycopg.Connection, dsn: str, data_path: str
 ) -> None:

@@ -219,6 +219,7 @@ def test_before_and_delta_are_after(made: Rig) -> None:
 
 
 @over(lambda case: case.framed and case.has_changes)
+@pytest.mark.slow
 def test_tasks_read_the_same_changes(made: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 0)
     since, before = made.since(), made.held()
