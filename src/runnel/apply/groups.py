@@ -131,11 +131,12 @@ def _bag_delta(stage: Stage, head: GroupHead, tables: StageTables, index: int) -
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     grouped = f" GROUP BY {', '.join([*keys, *items])}" if keys or items else ""
     # Of values that are grouped as one, any will do.
-    values = "".join(f"any_value({n}), " for n in names)
-    return (
-        f"SELECT {_key_hash(head)}, {bag_hash(bag, names, _key_hash(head))}, {_listed(keys)}{values}sum(w) "
-        f"FROM {_keyed(stage, head, tables)}{where}{grouped} HAVING sum(w) <> 0"
-    )
+    values = [f"v{i}" for i in range(len(names))]
+    picked = [f"any_value({n}) AS {v}" for n, v in zip(names, values, strict=True)]
+    added = ", ".join([f"{_key_hash(head)} AS h", *keys, *picked, "sum(w) AS n"])
+    rows = f"SELECT {added} FROM {_keyed(stage, head, tables)}{where}{grouped} HAVING sum(w) <> 0 OFFSET 0"
+    # In a SELECT of its own, so that the hash of the group is computed once a row.
+    return f"SELECT {', '.join(['h', bag_hash(bag, values, 'h'), *keys, *values, 'n'])} FROM ({rows}) AS d"
 
 
 def _bag_changes(head: GroupHead) -> list[str]:

@@ -40,6 +40,15 @@ def load(owner: AsOwner, stage: Stage, tables: StageTables, names: Sequence[str]
     owner.run(f"INSERT INTO {tables.load} ({', '.join(names)}) SELECT {_cast(stage, names)} FROM {tables.raw}")
 
 
+def count_load(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
+    """Tell the planner about many loaded rows: of a temporary table it knows nothing but the size.
+
+    ANALYZE would call functions of users' types with the engine's rights.
+    """
+    if not raw_columns(stage):
+        owner.conn.execute(f"ANALYZE {tables.load}".encode())
+
+
 def _cast(stage: Stage, names: Sequence[str]) -> str:
     """Columns of a load, each in its type."""
     types = {"b": "smallint", "w": "int8", **{name: computed.type.sql for name, computed in _carried(stage).items()}}

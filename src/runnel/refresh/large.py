@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import pyarrow as pa
 
@@ -25,6 +26,9 @@ from runnel.spark.slices import Slices
 
 _READ_AGAIN = 1_000_000
 """So many rows of the other inputs may be read and hashed again for each slice."""
+
+_MOST_ROWS = 500_000
+"""And about so many rows of the sliced input are a slice."""
 
 # Doubled percent signs are text.
 _PARAMETER = re.compile(r"%%|%\((\w+)\)s")
@@ -91,8 +95,8 @@ class LargeBranch:
         inputs = _Inputs(self.branch, self.leaves, deltas)
         sliced = inputs.largest(part) if most else None
         if sliced is not None and inputs.others(part, sliced) <= _READ_AGAIN:
-            # Small results are fetched sooner, and no task has much more to do than another.
-            most *= SLICES_PER_TASK
+            # No task has much more to do than another, and results come in parts that the driver can hold.
+            most = max(most * SLICES_PER_TASK, ceil(inputs.estimate(part, sliced) / _MOST_ROWS))
         for query in [None] if sliced is None else inputs.slices(part, sliced, most):
             params: dict[str, object] = {}
             selected = {
@@ -113,11 +117,15 @@ class _Inputs:
     def largest(self, part: Part) -> int | None:
         """The leaf to cut into slices: the part must be linear in it."""
         linear = [leaf for leaf in required(part.tree) if not part.versions[leaf].startswith("before")]
-        return max(linear, key=lambda leaf: self._rows(leaf, part.versions[leaf]).estimate, default=None)
+        return max(linear, key=lambda leaf: self.estimate(part, leaf), default=None)
+
+    def estimate(self, part: Part, leaf: int) -> float:
+        """About how many rows a leaf has."""
+        return self._rows(leaf, part.versions[leaf]).estimate
 
     def others(self, part: Part, leaf: int) -> float:
         """About how many rows each slice of a leaf is joined with."""
-        return sum(self._rows(i, v).estimate for i, v in part.versions.items() if i != leaf)
+        return sum(self.estimate(part, i) for i in part.versions if i != leaf)
 
     def slices(self, part: Part, leaf: int, most: int) -> Sequence[Query]:
         """The SELECTs of the leaf's slices."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
-from runnel.apply.load import load, load_leaf, load_query
+from runnel.apply.load import count_load, load, load_leaf, load_query
 from runnel.apply.scratch import Scratch
 from runnel.apply.tables import StageTables
 from runnel.catalog.owner import AsOwner
@@ -86,6 +86,7 @@ class StageWork:
             loaded = sum(load_query(owner, branch.stage, tables, query, names) for query in branch.queries())
             for name in branch.settings:
                 owner.conn.execute(f"RESET {name}".encode())
+            count_load(owner, branch.stage, tables)
         return loaded > 0
 
     def _load_slices(self, branch: LargeBranch) -> bool:
@@ -136,4 +137,5 @@ class StageWork:
                 return False
             with self.steps("load"):
                 load(self.owner, stage, self.tables(stage), names, relay.chunks)
+                count_load(self.owner, stage, self.tables(stage))
         return True

@@ -29,8 +29,10 @@ from runnel.spark.slices import Slices, slice_rows
 if TYPE_CHECKING:
     from runnel.spark.session import Sessions
 
+_WHOLE = 128 * 2**20
+"""Partitions of at most so many bytes are fetched whole: the JVM of the driver holds two of them."""
 _AT_ONCE = 16 * 2**20
-"""About how many bytes are fetched at a time."""
+"""Of larger ones, about how many bytes are fetched at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def relayed(rows: DataFrame, meter: Meter) -> Iterator[Relay]:
     try:
         with _in_words(), meter.jobs():
             sizes = kept.selectExpr("length(bytes) AS size").toArrow().column(0).to_pylist()
-        yield Relay(sum(sizes), _partitions(kept, meter, meter.work.written_rows - before))
+        yield Relay(sum(sizes), _passed(_rows(kept, meter), meter, meter.work.written_rows - before))
     finally:
         kept.unpersist()
 
@@ -66,7 +68,9 @@ def relayed_slices(sessions: Sessions, slices: Slices) -> Iterator[Relay]:
     try:
         with _in_words(), meter.jobs():
             sizes = kept.mapPartitions(lambda pieces: [[len(piece) for piece in pieces]]).collect()
-        yield Relay(sum(map(sum, sizes)), _portions(kept, sizes, meter, meter.work.written_rows - before))
+        small = all(sum(pieces) <= _WHOLE for pieces in sizes)
+        chunks = _wholes(kept, meter) if small else _portions(kept, sizes, meter)
+        yield Relay(sum(map(sum, sizes)), _passed(chunks, meter, meter.work.written_rows - before))
     finally:
         kept.unpersist()
 
@@ -79,15 +83,29 @@ def _in_words() -> Iterator[None]:
         raise failure(error) from error
 
 
-def _partitions(kept: DataFrame, meter: Meter, rows: int) -> Iterator[bytes]:
-    """The pieces of all partitions, which Spark keeps small."""
-    with _in_words(), meter.jobs():
-        yield from (bytes(row[0]) for row in kept.toLocalIterator(prefetchPartitions=True))
+def _passed(chunks: Iterable[bytes], meter: Meter, rows: int) -> Iterator[bytes]:
+    """The pieces, which are so many rows."""
+    yield from chunks
     meter.driver(rows)
 
 
-def _portions(kept: RDD[bytes], sizes: Sequence[Sequence[int]], meter: Meter, rows: int) -> Iterator[bytes]:
-    """The pieces of all partitions, some at a time; the next ones are fetched while those before are written."""
+def _rows(kept: DataFrame, meter: Meter) -> Iterator[bytes]:
+    """The pieces of all partitions, which Spark keeps small."""
+    with _in_words(), meter.jobs():
+        yield from (bytes(row[0]) for row in kept.toLocalIterator(prefetchPartitions=True))
+
+
+def _wholes(kept: RDD[bytes], meter: Meter) -> Iterator[bytes]:
+    """The pieces of all partitions, one partition after another; no Python worker sees them again."""
+    with _in_words(), meter.jobs():
+        yield from kept.toLocalIterator(prefetchPartitions=True)
+
+
+def _portions(kept: RDD[bytes], sizes: Sequence[Sequence[int]], meter: Meter) -> Iterator[bytes]:
+    """The pieces of all partitions, some at a time; the next ones are fetched while those before are written.
+
+    A Python worker picks them out of their partition, which takes ten times as long as fetching all of it.
+    """
     context = kept.context
 
     def fetch(partition: int, start: int, end: int) -> list[bytes]:
@@ -104,7 +122,6 @@ def _portions(kept: RDD[bytes], sizes: Sequence[Sequence[int]], meter: Meter, ro
             yield from pieces
     # Jobs of another thread are in no group.
     meter.one_task_jobs(len(waiting))
-    meter.driver(rows)
 
 
 def _runs(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
