@@ -38,6 +38,11 @@ QUERIES = {
                count(DISTINCT o.customer) AS people
         FROM orders o JOIN customers c ON c.id = o.customer GROUP BY 1, 2
     """,
+    "moments": """
+        SELECT c.country, o.at, o.at::date AS day, md5(o.note)::uuid AS token, o.at::timestamp AS local, count(*) AS n,
+               count(DISTINCT o.total) AS totals
+        FROM customers c FULL JOIN orders o ON o.customer = c.id GROUP BY 1, 2, 3, 4, 5
+    """,
     "newest": "SELECT DISTINCT ON (customer) customer, id, at FROM orders ORDER BY customer, at DESC, id",
     "union": "SELECT id FROM customers UNION ALL SELECT customer FROM orders",
     "divided": "SELECT id, 10 / (id - 1000) AS share FROM orders",
@@ -52,6 +57,7 @@ def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 CHANGES = (
     "INSERT INTO orders SELECT i, i % 45, i, now(), 'new' FROM generate_series(401, 460) i",
     "UPDATE orders SET total = total + 1, customer = customer + 1 WHERE id % 4 = 0",
+    "UPDATE orders SET at = CASE id % 16 WHEN 0 THEN timestamptz 'infinity' ELSE '4000-01-01 BC' END WHERE id % 8 = 0",
     "DELETE FROM orders WHERE id % 7 = 0; INSERT INTO customers VALUES (41, 'late', 'x'), (43, 'later', NULL)",
     "UPDATE customers SET country = 'moved' WHERE id % 5 = 0; DELETE FROM customers WHERE id % 9 = 0",
     "INSERT INTO orders VALUES (1000, 1, 1, now(), NULL), (1001, 1, 1, now(), NULL);DELETE FROM orders WHERE id = 1000",

@@ -10,15 +10,22 @@ A Z-set is a SELECT with the value columns `l<leaf>_<i>` and, unless every row c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runnel.delta.parts import Anti, DeltaTree, Part
-from runnel.model.types import Form
-from runnel.plan.stage import Branch, Equi, Inner, Leaf, LeafNode, Outer, Residual, carried_name
+from runnel.model.types import VALUE
+from runnel.plan.stage import Branch, Computed, Equi, Inner, Leaf, LeafNode, Outer, Residual, Tree, carried_name
 
 PG_TYPES = {"long": "int8", "bool": "bool", "text": "text", "decimal": "numeric", "double": "float8"}
 """The type of a form's values in PostgreSQL."""
+
+_SHORT = frozenset({"date", "timestamp", "timestamptz", "uuid"})
+"""Families of types that are grouped far sooner than their texts, and whose equal values have one text."""
+
+_AS_TEXT = re.compile(r"\((.*)\)::text", re.DOTALL)
+_COLUMN = re.compile(r"\bl(\d+)_(\d+)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,44 @@ class Selected:
     def weight(self) -> str:
         """SQL of a row's weight."""
         return "w" if self.weighted else "1"
+
+
+def with_values(branch: Branch) -> Branch:
+    """The branch with columns as they are, where their text is only how they travel: nothing compares or adds them.
+
+    >>> from runnel.model.types import TEXT, PgType
+    >>> from runnel.plan.stage import StageRef
+    >>> day = Computed("(l0.at)::text", TEXT, PgType(1082, -1, "date"))
+    >>> rows = Branch(LeafNode(0), (Leaf(0, StageRef(0, ()), computed=(day,)),), ((0, 0),), ())
+    >>> with_values(rows).leaves[0].computed[0].sql
+    'l0.at'
+    """
+    kept = _compared_columns(branch.tree) | set(branch.sums)
+    leaves = [
+        replace(leaf, computed=tuple(c if (leaf.id, i) in kept else _value(c) for i, c in enumerate(leaf.computed)))
+        for leaf in branch.leaves
+    ]
+    return replace(branch, leaves=tuple(leaves))
+
+
+def _value(computed: Computed) -> Computed:
+    found = _AS_TEXT.fullmatch(computed.sql)
+    if found is None or computed.form.kind != "text" or computed.type.family not in _SHORT:
+        return computed
+    return replace(computed, sql=found[1], form=VALUE)
+
+
+def _compared_columns(tree: Tree) -> set[tuple[int, int]]:
+    match tree:
+        case LeafNode():
+            return set()
+        case Inner(children=children, equi=equi, residual=residual):
+            inner = [_compared_columns(child) for child in children]
+        case Outer(left=left, right=right, equi=equi, residual=residual):
+            inner = [_compared_columns(left), _compared_columns(right)]
+    ends = [end for e in equi for end in ((e.left_leaf, e.left), (e.right_leaf, e.right))]
+    named = [(int(leaf), int(index)) for r in residual for leaf, index in _COLUMN.findall(r.sql)]
+    return set().union(*inner, ends, named)
 
 
 def branch_sql(branch: Branch, number: int, part: Part, leaves: Mapping[int, Selected], *, grouped: bool) -> str:
@@ -152,7 +197,7 @@ def _anti(
         listed = ", ".join(compared) or "1 AS nothing"
         grouped = f" GROUP BY {', '.join(compared)}" if compared else ""
         present = f"SELECT {listed} FROM ({right.text}) AS g{grouped} HAVING sum(w) > 0"
-    padding = [f"NULL::{PG_TYPES[form.kind]} AS {name}" for name, form in _forms(branch, padded).items()]
+    padding = [f"NULL::{_pg_type(computed)} AS {name}" for name, computed in _computed(branch, padded).items()]
     columns = left.columns + right.columns
     items = ", ".join([*left.columns, *padding, *(["a.w AS w"] if left.weighted else [])]) or "1 AS nothing"
     matched = f"SELECT FROM ({present}) AS b{f' WHERE {condition}' if condition else ''}"
@@ -161,10 +206,14 @@ def _anti(
     )
 
 
-def _forms(branch: Branch, tree: DeltaTree) -> dict[str, Form]:
-    """The columns of a tree's leaves, in the order of `tree_sql`, with their forms."""
+def _pg_type(computed: Computed) -> str:
+    return computed.type.sql if computed.form.kind == "value" else PG_TYPES[computed.form.kind]
+
+
+def _computed(branch: Branch, tree: DeltaTree) -> dict[str, Computed]:
+    """The columns of a tree's leaves, in the order of `tree_sql`."""
     leaves = [branch.leaves[leaf] for leaf in _in_order(tree)]
-    return {leaf.column(i): computed.form for leaf in leaves for i, computed in enumerate(leaf.computed)}
+    return {leaf.column(i): computed for leaf in leaves for i, computed in enumerate(leaf.computed)}
 
 
 def _in_order(tree: DeltaTree) -> list[int]:

@@ -24,7 +24,7 @@ Family = Literal[
     "enum",
     "other",
 ]
-FormKind = Literal["long", "bool", "text", "decimal", "double"]
+FormKind = Literal["long", "bool", "text", "decimal", "double", "value"]
 
 # Spark's decimals end at 38 digits; ten are kept free so that a sum over ten billion rows cannot overflow.
 DECIMAL_DIGITS = 38
@@ -112,6 +112,8 @@ LONG = Form("long")
 BOOL = Form("bool")
 TEXT = Form("text")
 DOUBLE = Form("double")
+VALUE = Form("value")
+"""The value itself, in PostgreSQL; outside of it its text."""
 
 
 def decimal_form(scale: int) -> Form:

@@ -95,7 +95,7 @@ def arrow_type(form: Form) -> pa.DataType:
             return pa.int64()
         case "bool":
             return pa.bool_()
-        case "text":
+        case "text" | "value":
             return pa.string()
         case "decimal":
             return pa.decimal128(DECIMAL_DIGITS, form.scale)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 
 import pyarrow as pa
 
-from runnel.delta.as_sql import Selected, branch_sql, negated, union
+from runnel.delta.as_sql import Selected, branch_sql, negated, union, with_values
 from runnel.delta.parts import Part, Version, required
 from runnel.delta.telescope import from_nothing, telescope
 from runnel.model.types import DECIMAL_DIGITS
@@ -46,10 +47,10 @@ class LargeBranch:
     adds_up: bool
     """Whether equal rows are added up."""
 
-    @property
+    @cached_property
     def branch(self) -> Branch:
         """The branch."""
-        return self.stage.branches[self.number]
+        return with_values(self.stage.branches[self.number])
 
     @property
     def schema(self) -> pa.Schema:
