@@ -97,7 +97,7 @@ class Reading:
 
 
 class Source(Protocol):
-    """One relation during one refresh of one stream table."""
+    """One relation during one refresh of one stream table. What has a body here may be left as it is."""
 
     @property
     def name(self) -> str:
@@ -120,13 +120,16 @@ class Source(Protocol):
 
     def lend(self) -> None:
         """Let PostgreSQL read all rows: under the relation's own name, or under its `lent_name`."""
+        return
 
     @property
     def changes(self) -> int:
         """How many changes it had for this refresh, as far as they were counted."""
+        return 0
 
     def effort(self) -> Mapping[str, int]:
         """What reading has cost beyond PostgreSQL (files, bytes), for people; empty if nothing."""
+        return {}
 
 
 class Kind(Protocol):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Constant, Leaf
 from runnel.ports.rows import Query, Restriction, Rows
-from runnel.ports.source import Pending, Reading
+from runnel.ports.source import Pending, Reading, Source
 from runnel.sources.selects import select_delta, select_rows
 from runnel.sources.statements import no_changes
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantRows:
+class ConstantRows(Source):
     """A `Source` over constant rows; it moves with nothing, so its version does not matter."""
 
     reading: Reading
@@ -47,18 +47,6 @@ class ConstantRows:
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:  # noqa: ARG002
         """Next to nothing."""
         return 1.0
-
-    def lend(self) -> None:
-        """They are part of the query."""
-
-    @property
-    def changes(self) -> int:
-        """None."""
-        return 0
-
-    def effort(self) -> Mapping[str, int]:
-        """None."""
-        return {}
 
 
 def _anywhere(select: Callable[[], Query]) -> Rows:

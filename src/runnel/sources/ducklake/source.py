@@ -16,7 +16,7 @@ from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
 from runnel.ports.rows import Frame, Query, Restriction, Rows
-from runnel.ports.source import Pending, Reading, Used
+from runnel.ports.source import Pending, Reading, Source, Used
 from runnel.sources.ducklake.frames import LakeFrames, columns_of
 from runnel.sources.ducklake.lent import Lent
 from runnel.sources.ducklake.reads import LakeIo, LakeReads, changed, scanned, scanned_rows
@@ -39,7 +39,7 @@ two changes of each: tasks read those in the time of the table itself, and only 
 
 
 @dataclass
-class LakeTableSource:
+class LakeTableSource(Source):
     """A `Source` over a table of a lake: its version is a snapshot of the lake."""
 
     reading: Reading

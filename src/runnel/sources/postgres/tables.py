@@ -9,7 +9,7 @@ from runnel.errors import SchemaDriftError
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Leaf, Relation
 from runnel.ports.rows import Query, Restriction, Rows
-from runnel.ports.source import Pending, Reading, Used
+from runnel.ports.source import Pending, Reading, Source, Used
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
 from runnel.sources.statements import Buffer, table_buffer, textual_columns
@@ -62,7 +62,7 @@ class Captured:
 
 
 @dataclass
-class CapturedTable:
+class CapturedTable(Source):
     """A `Source` over a table with capture triggers: its version is the snapshot of the refresh."""
 
     captured: Captured
@@ -132,7 +132,3 @@ class CapturedTable:
     def changes(self) -> int:
         """The captured rows that waited."""
         return self._rows
-
-    def effort(self) -> Mapping[str, int]:
-        """None."""
-        return {}

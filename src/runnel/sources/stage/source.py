@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Leaf, Stage
 from runnel.ports.rows import Restriction, Rows
-from runnel.ports.source import Pending, Reading
+from runnel.ports.source import Pending, Reading, Source
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.statements import stage_buffer
 
 
 @dataclass
-class HiddenStage:
+class HiddenStage(Source):
     """A `Source` over an earlier stage of the same stream table.
 
     Its changes belong to the running refresh: they are in its `delta` table once the stage has been worked on.
@@ -54,15 +54,3 @@ class HiddenStage:
         """By the statistics of its table, which is indexed by the columns that later stages join by."""
         indexed = leaf.plain_column(sql) in self.stage.indexed
         return key_cost(self.reading, leaf, self.output, sql, keys, indexed=indexed)
-
-    def lend(self) -> None:
-        """It is no part of the query."""
-
-    @property
-    def changes(self) -> int:
-        """None."""
-        return 0
-
-    def effort(self) -> Mapping[str, int]:
-        """None."""
-        return {}

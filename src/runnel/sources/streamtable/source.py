@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runnel.model.frontier import Version, stream_table_name
 from runnel.plan.stage import Leaf, Relation
 from runnel.ports.rows import Query, Restriction, Rows
-from runnel.ports.source import Pending, Reading
+from runnel.ports.source import Pending, Reading, Source
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
 from runnel.sources.statements import Buffer, log_buffer, textual_columns
 
 
 @dataclass
-class UpstreamTable:
+class UpstreamTable(Source):
     """A `Source` over a stream table: its version counts its refreshes that changed something."""
 
     reading: Reading
@@ -92,15 +92,3 @@ class UpstreamTable:
         """By PostgreSQL's statistics."""
         indexed = leaf.plain_column(sql) in self.relation.indexed
         return key_cost(self.reading, leaf, self.relation.name.sql(), sql, keys, indexed=indexed)
-
-    def lend(self) -> None:
-        """PostgreSQL reads it under its own name."""
-
-    @property
-    def changes(self) -> int:
-        """Not counted."""
-        return 0
-
-    def effort(self) -> Mapping[str, int]:
-        """None."""
-        return {}
