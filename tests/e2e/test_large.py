@@ -43,6 +43,15 @@ QUERIES = {
                count(DISTINCT o.total) AS totals
         FROM customers c FULL JOIN orders o ON o.customer = c.id GROUP BY 1, 2, 3, 4, 5
     """,
+    "sums": """
+        SELECT o.note, count(o.customer) AS n, sum(o.total) FILTER (WHERE o.id % 3 = 0) AS some, avg(o.total) AS mean,
+               sum((o.total * 12345678901234567890.5)::numeric(38,6)) AS huge, var_pop(o.total) AS spread,
+               stddev(o.id) AS ids, sum(9000000000000000000 + o.id) AS longs, bool_and(o.total > 2) AS every,
+               bool_or(o.id % 9 = 0) AS any, sum(nullif(o.id, 7)) AS known,
+               avg(CASE WHEN o.id % 90 = 0 THEN 'NaN' ELSE o.total END::numeric(10,2)) AS poisoned,
+               variance((o.total * 1000000000000000.25)::numeric(30,4)) AS wide
+        FROM orders o LEFT JOIN customers c ON c.id = o.customer GROUP BY o.note
+    """,
     "newest": "SELECT DISTINCT ON (customer) customer, id, at FROM orders ORDER BY customer, at DESC, id",
     "union": "SELECT id FROM customers UNION ALL SELECT customer FROM orders",
     "divided": "SELECT id, 10 / (id - 1000) AS share FROM orders",

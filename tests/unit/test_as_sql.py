@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runnel.delta.as_sql import Selected, branch_sql, negated, tree_sql, union
+from runnel.delta.as_sql import Selected, branch_sql, negated, plain_sums, tree_sql, union
 from runnel.delta.parts import Anti, Part
 from runnel.model.types import Form, PgType
 from runnel.plan.stage import Branch, Computed, Constant, Equi, Inner, Leaf, LeafNode, Outer, Residual
@@ -74,18 +74,19 @@ def test_weights_multiply_and_are_negated() -> None:
 def test_load_rows() -> None:
     one = branch(LeafNode(0), carried=((0, 1),), sums=((0, 0),))
     part = Part(1, LeafNode(0), {0: "after"})
-    assert branch_sql(one, 3, part, {0: A}, grouped=True) == (
-        'SELECT 3::int8 AS b, l0_1 COLLATE "C" AS b3_0, count(*) AS w, sum(l0_0) AS s0 FROM (A) AS t GROUP BY 2'
+    assert branch_sql(one, 3, part, {0: A}, plain_sums(one)) == (
+        'SELECT 3::int8 AS b, l0_1 COLLATE "C" AS b3_0, count(*) AS w, sum(l0_0) AS s0 '
+        "FROM (A OFFSET 0) AS t GROUP BY 2"
     )
     changed = Selected("dA", A.columns, weighted=True)
     taken = Part(-1, LeafNode(0), {0: "delta"})
-    assert branch_sql(one, 0, taken, {0: changed}, grouped=True) == (
+    assert branch_sql(one, 0, taken, {0: changed}, plain_sums(one)) == (
         'SELECT 0::int8 AS b, l0_1 COLLATE "C" AS b0_0, sum(-(w))::int8 AS w, sum((-(w)) * l0_0) AS s0 '
-        "FROM (dA) AS t GROUP BY 2"
+        "FROM (dA OFFSET 0) AS t GROUP BY 2"
     )
-    assert branch_sql(branch(LeafNode(0)), 0, part, {0: A}, grouped=True) == (
+    assert branch_sql(branch(LeafNode(0)), 0, part, {0: A}, ()) == (
         "SELECT 0::int8 AS b, count(*) AS w FROM (A) AS t HAVING count(*) > 0"
     )
-    assert branch_sql(one, 0, part, {0: A}, grouped=False) == (
+    assert branch_sql(one, 0, part, {0: A}, None) == (
         'SELECT 0::int8 AS b, l0_1 COLLATE "C" AS b0_0, (1)::int8 AS w, 1 * l0_0 AS s0 FROM (A) AS t'
     )

@@ -11,7 +11,7 @@ A Z-set is a SELECT with the value columns `l<leaf>_<i>` and, unless every row c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runnel.delta.parts import Anti, DeltaTree, Part
@@ -26,6 +26,10 @@ _SHORT = frozenset({"date", "timestamp", "timestamptz", "uuid"})
 
 _AS_TEXT = re.compile(r"\((.*)\)::text", re.DOTALL)
 _COLUMN = re.compile(r"\bl(\d+)_(\d+)\b")
+
+
+Sum = Callable[[str], str]
+"""SQL of a sum over rows, given the SQL of a row's weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,21 @@ def _compared_columns(tree: Tree) -> set[tuple[int, int]]:
     return set().union(*inner, ends, named)
 
 
-def branch_sql(branch: Branch, number: int, part: Part, leaves: Mapping[int, Selected], *, grouped: bool) -> str:
+def plain_sums(branch: Branch) -> tuple[Sum, ...]:
+    """The sums of the columns that are there to be added up."""
+    return tuple(_sum_of(branch.leaves[leaf].column(index)) for leaf, index in branch.sums)
+
+
+def _sum_of(value: str) -> Sum:
+    return lambda weight: f"sum({value})" if weight == "1" else f"sum(({weight}) * {value})"
+
+
+def branch_sql(
+    branch: Branch, number: int, part: Part, leaves: Mapping[int, Selected], sums: Sequence[Sum] | None
+) -> str:
     """The load rows of a part: branch, carried columns, weight and weighted sums, by the names of the load table.
 
-    `grouped` adds up equal rows. Texts are told apart by their bytes, whatever their collation says.
+    With `sums`, equal rows are added up. Texts are told apart by their bytes, whatever their collation says.
     """
     rows = tree_sql(branch, part.tree, leaves)
     weight = rows.weight if part.sign == 1 else f"-({rows.weight})"
@@ -94,20 +109,18 @@ def branch_sql(branch: Branch, number: int, part: Part, leaves: Mapping[int, Sel
         f"{_plain(branch.leaves[leaf], index)} AS {carried_name(number, i)}"
         for i, (leaf, index) in enumerate(branch.carried)
     ]
-    values = [branch.leaves[leaf].column(index) for leaf, index in branch.sums]
-    if not grouped:
-        sums = [f"{weight} * {value} AS s{k}" for k, value in enumerate(values)]
-        return f"SELECT {', '.join([first, *carried, f'({weight})::int8 AS w', *sums])} FROM ({rows.text}) AS t"
-    sums = [f"sum({_times(weight, value)}) AS s{k}" for k, value in enumerate(values)]
+    if sums is None:
+        values = [branch.leaves[leaf].column(index) for leaf, index in branch.sums]
+        each = [f"{weight} * {value} AS s{k}" for k, value in enumerate(values)]
+        return f"SELECT {', '.join([first, *carried, f'({weight})::int8 AS w', *each])} FROM ({rows.text}) AS t"
     positions = ", ".join(str(i + 2) for i in range(len(carried)))
     # Without columns to group by there would be a row even over nothing.
     ending = f"GROUP BY {positions}" if positions else "HAVING count(*) > 0"
     total = "count(*)" if weight == "1" else f"sum({weight})::int8"
-    return f"SELECT {', '.join([first, *carried, f'{total} AS w', *sums])} FROM ({rows.text}) AS t {ending}"
-
-
-def _times(weight: str, value: str) -> str:
-    return value if weight == "1" else f"({weight}) * {value}"
+    items = ", ".join([first, *carried, f"{total} AS w", *(f"{add(weight)} AS s{k}" for k, add in enumerate(sums))])
+    # A value that several sums take is computed once: OFFSET keeps PostgreSQL from putting its expression into each.
+    once = " OFFSET 0" if sums else ""
+    return f"SELECT {items} FROM ({rows.text}{once}) AS t {ending}"
 
 
 def _plain(leaf: Leaf, index: int) -> str:

@@ -15,11 +15,12 @@ from math import ceil
 
 import pyarrow as pa
 
-from runnel.delta.as_sql import Selected, branch_sql, negated, union, with_values
+from runnel.delta.added_up import added_up
+from runnel.delta.as_sql import Selected, Sum, branch_sql, negated, plain_sums, union, with_values
 from runnel.delta.parts import Part, Version, required
 from runnel.delta.telescope import from_nothing, telescope
 from runnel.model.types import DECIMAL_DIGITS
-from runnel.plan.stage import Branch, Leaf, Stage, carried_name
+from runnel.plan.stage import Branch, GroupHead, Leaf, Stage, carried_name
 from runnel.ports.rows import Query, Rows, arrow_type
 from runnel.refresh.leaves import SLICES_PER_TASK, Leaves
 from runnel.sources.slices import printable_slices
@@ -48,9 +49,18 @@ class LargeBranch:
     """Whether equal rows are added up."""
 
     @cached_property
+    def _as_postgres_adds(self) -> tuple[Branch, tuple[Sum, ...] | None]:
+        """The branch as PostgreSQL best computes it, and its sums; None if nothing is added up."""
+        branch = with_values(self.stage.branches[self.number])
+        if not self.adds_up:
+            return branch, None
+        found = added_up(branch, self.stage.head) if isinstance(self.stage.head, GroupHead) else None
+        return found or (branch, plain_sums(branch))
+
+    @property
     def branch(self) -> Branch:
         """The branch."""
-        return with_values(self.stage.branches[self.number])
+        return self._as_postgres_adds[0]
 
     @property
     def schema(self) -> pa.Schema:
@@ -104,7 +114,7 @@ class LargeBranch:
                 leaf: inputs.selected(leaf, version, query if leaf == sliced else None, params)
                 for leaf, version in part.versions.items()
             }
-            yield Query(branch_sql(self.branch, self.number, part, selected, grouped=self.adds_up), params)
+            yield Query(branch_sql(self.branch, self.number, part, selected, self._as_postgres_adds[1]), params)
 
 
 @dataclass(frozen=True, slots=True)
