@@ -35,6 +35,10 @@ _AT_ONCE = 16 * 2**20
 """Of larger ones, about how many bytes are fetched at a time."""
 
 
+_AT_HAND = 256 * 2**10
+"""A partition of at most so many bytes comes with the answer to how large it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Relay:
     """Rows that have been computed and wait to be fetched."""
@@ -43,6 +47,14 @@ class Relay:
     """In bytes."""
     chunks: Iterable[bytes]
     """The rows as CSV."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What is known of a partition."""
+
+    sizes: list[int]
+    pieces: list[bytes] | None
 
 
 @contextmanager
@@ -67,9 +79,15 @@ def relayed_slices(sessions: Sessions, slices: Slices) -> Iterator[Relay]:
     kept = numbers.mapPartitions(_printed_slices(slices, meter.in_tasks())).persist(StorageLevel.DISK_ONLY)
     try:
         with _in_words(), meter.jobs():
-            sizes = kept.mapPartitions(lambda pieces: [[len(piece) for piece in pieces]]).collect()
-        small = all(sum(pieces) <= _WHOLE for pieces in sizes)
-        chunks = _wholes(kept, meter) if small else _portions(kept, sizes, meter)
+            found = kept.mapPartitions(_looked_at).collect()
+        sizes = [each.sizes for each in found]
+        chunks: Iterable[bytes]
+        if all(each.pieces is not None for each in found):
+            chunks = [piece for each in found for piece in each.pieces or ()]
+        elif all(sum(each) <= _WHOLE for each in sizes):
+            chunks = _wholes(kept, meter)
+        else:
+            chunks = _portions(kept, sizes, meter)
         yield Relay(sum(map(sum, sizes)), _passed(chunks, meter, meter.work.written_rows - before))
     finally:
         kept.unpersist()
@@ -122,6 +140,16 @@ def _portions(kept: RDD[bytes], sizes: Sequence[Sequence[int]], meter: Meter) ->
             yield from pieces
     # Jobs of another thread are in no group.
     meter.one_task_jobs(len(waiting))
+
+
+def _looked_at(pieces: Iterable[bytes]) -> Iterator[Partition]:
+    """The sizes of a partition's pieces, and the pieces if they are small."""
+    sizes, held = [], []
+    for piece in pieces:
+        sizes.append(len(piece))
+        if sum(sizes) <= _AT_HAND:
+            held.append(piece)
+    yield Partition(sizes, held if sum(sizes) <= _AT_HAND else None)
 
 
 def _runs(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
