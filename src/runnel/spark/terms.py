@@ -115,7 +115,9 @@ def _project(branch: Branch, number: int, rows: ZSet, sign: int) -> DataFrame:
         name = branch.leaves[leaf].column(index)
         is_decimal = branch.leaves[leaf].computed[index].form.kind == "decimal"
         factor = f"CAST({weight} AS DECIMAL(10, 0))" if is_decimal else f"({weight})"
-        sums.append(f"{factor} * {name} AS s{k}")
+        # A product of decimals costs more than all the rest of a row, and most rows of a table count once.
+        once = not rows.weights and sign == 1
+        sums.append(f"{name} AS s{k}" if once else f"{factor} * {name} AS s{k}")
     return rows.rows.selectExpr(f"{number}S AS b", *carried, f"{weight} AS w", *sums)
 
 
