@@ -1,0 +1,480 @@
+"""A table's snapshots as lists of manifests, kept in step with the catalog.
+
+Live files are in groups, a group is a manifest. A snapshot that adds files gets a group of them; groups are merged by
+size, sixteen to one, so that there are few and each file is written a few times at most; a group that loses a file is
+written anew. So snapshots share almost all of their manifests. Deleted positions of a group's files are in a manifest
+beside it.
+
+DuckLake also changes the past: merging and flushing put new files into old snapshots, deletions replace the file of
+earlier ones. What is different is found by comparing numbers, and from the first snapshot that it concerns on the lists
+are made anew; manifests and masks that stay the same are used again.
+"""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runnel.iceberg import avro
+from runnel.iceberg.avro import Manifest
+from runnel.iceberg.entries import Placed, data_file_by_id, place_files, spec_of
+from runnel.iceberg.facts import Facts, File, read_facts
+from runnel.iceberg.masks import Ints, Key, Mask, first_difference, masks
+from runnel.iceberg.partitions import Spec, specs
+from runnel.iceberg.puffin import write_puffin
+from runnel.iceberg.schema import Shown, name_mapping, show
+from runnel.iceberg.shelf import Shelf
+from runnel.lake.format.catalog import mappings
+from runnel.lake.format.model import Lake, LakeColumn, LakeTable
+from runnel.lake.store.beside import uri
+from runnel.lake.write.parquet import FIELD_IDS, numbered_field
+
+Connection = psycopg.Connection[Any]
+
+LARGEST = 1000
+"""Files of a group, when many are listed at once."""
+_FAN = 16
+_POSITIONS = pa.schema(
+    [
+        numbered_field("file_path", pa.string(), FIELD_IDS["file_path"]).with_nullable(False),
+        numbered_field("pos", pa.int64(), FIELD_IDS["pos"]).with_nullable(False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files that share a manifest, by id."""
+
+    spec: int
+    files: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a snapshot's summary counts."""
+
+    files: int
+    rows: int
+    bytes: int
+    delete_files: int
+    deleted: int
+    added_files: int
+    added_rows: int
+    removed_files: int
+    first_row_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """From this snapshot on, until the next point, the table is the same."""
+
+    snapshot: int
+    groups: tuple[Group, ...]
+    manifests: tuple[Manifest, ...]
+    list_uri: str
+    schema: int
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """Unseen positions that were written."""
+
+    uri: str
+    size: int
+    count: int
+    sequence: int
+    offset: int | None = None
+    length: int | None = None
+
+
+@dataclass
+class History:
+    """One table in one version of the format."""
+
+    lake: Lake
+    table: LakeTable
+    version: int
+    shelf: Shelf
+    facts: Facts | None = None
+    points: list[Point] = field(default_factory=list)
+    schemas: list[Shown] = field(default_factory=list)
+    specs: dict[int, Spec] = field(default_factory=dict)
+    mapping: list[dict[str, Any]] = field(default_factory=list)
+    _masks: dict[int, Mask] = field(default_factory=dict)
+    _sources: dict[int, tuple[object, Mask]] = field(default_factory=dict)
+    _untold: frozenset[int] = frozenset()
+    _shape: object = None
+    _manifests: dict[Group, Manifest] = field(default_factory=dict)
+    _beside: dict[tuple[Group, tuple[Key, ...]], Manifest] = field(default_factory=dict)
+    _deletes: dict[Key, Deletes] = field(default_factory=dict)
+    _placed: dict[int, Placed] = field(default_factory=dict)
+    _rows: dict[int, str] = field(default_factory=dict)
+
+    def follow(self, conn: Connection, table: LakeTable) -> None:
+        """Bring everything in step with the catalog, as `conn` sees it in one transaction."""
+        self.table = table
+        before, facts = self.facts, read_facts(conn, self.lake, table)
+        now = masks(self.lake, facts, self._sources, lambda id: data_file_by_id(conn, self.lake, table, id))
+        since = self._first_change(conn, before, facts, now)
+        self.facts, self._masks = facts, now
+        if since is not None:
+            kept = bisect_left([point.snapshot for point in self.points], since)
+            del self.points[kept:]
+        self._continue(conn, facts)
+        self._placed.clear()
+        self._forget(facts)
+
+    # -- what has changed ------------------------------------------------------------------------------------
+
+    def _first_change(
+        self, conn: Connection, before: Facts | None, facts: Facts, now: Mapping[int, Mask]
+    ) -> int | None:
+        """The first snapshot whose list is not as it was; None if all are."""
+        mapped = mappings(conn, self.lake, {f.mapping_id for f in facts.files.values() if f.mapping_id is not None})
+        head = facts.columns.at(facts.moments[-1].id)
+        self.mapping, untold = name_mapping(facts.columns.ever(head), mapped.values())
+        top = {column.id for column in head}
+        found = specs(conn, self.lake, self.table.id, head, top)
+        shape = [(id, spec.id, [(f.id, f.transform, f.source) for f in spec.fields]) for id, spec in found.items()]
+        if before is None or shape != self._shape or untold != self._untold:
+            self._shape, self._untold, self.specs = shape, frozenset(untold), found
+            return -1
+        concerned = []
+        for id in before.files.keys() | facts.files.keys():
+            old, new = before.files.get(id), facts.files.get(id)
+            if old == new:
+                continue
+            if old is not None and new is not None and _same_rows(old, new):
+                ends = [end for end in (old.end, new.end) if end is not None]
+                concerned.append(min(ends, default=new.begin))
+            else:
+                concerned.append(min(file.begin for file in (old, new) if file is not None))
+        for id in self._masks.keys() | now.keys():
+            if self._masks.get(id) is not now.get(id):
+                at = first_difference(self._masks.get(id), now.get(id))
+                if at is not None:
+                    concerned.append(at)
+        return min(concerned, default=None)
+
+    # -- the lists -------------------------------------------------------------------------------------------
+
+    def _continue(self, conn: Connection, facts: Facts) -> None:
+        """Make the points from the last one that holds to the newest snapshot."""
+        breaks = self._breaks(facts)
+        listed = [moment.id for moment in facts.moments]
+        wanted = sorted({breaks[max(0, bisect_right(breaks, id) - 1)] for id in listed})
+        # Of points whose snapshots have expired nothing is left, and others may stand for them.
+        good = 0
+        while good < len(self.points) and good < len(wanted) and self.points[good].snapshot == wanted[good]:
+            good += 1
+        del self.points[good:]
+        last = self.points[-1] if self.points else None
+        rest = wanted[good:]
+        if not rest:
+            return
+        begins = sorted((file.begin, id) for id, file in facts.files.items())
+        ends = sorted((file.end, id) for id, file in facts.files.items() if file.end is not None)
+        groups = list(last.groups) if last else []
+        live = {id for group in groups for id in group.files}
+        shapes = Counter(_identity(facts.columns.at(facts.files[id].shape)) for id in live)
+        for at in rest:
+            past = last.snapshot if last else -1
+            added = [id for _, id in begins[bisect_right(begins, (past + 1,)) : bisect_left(begins, (at + 1,))]]
+            added = [id for id in added if (end := facts.files[id].end) is None or end > at]
+            gone = {id for _, id in ends[bisect_left(ends, (past + 1,)) : bisect_left(ends, (at + 1,))]} & live
+            if last is None:
+                added = [id for id, f in facts.files.items() if f.begin <= at and (f.end is None or f.end > at)]
+            live.difference_update(gone)
+            live.update(added)
+            for id in gone:
+                shapes[_identity(facts.columns.at(facts.files[id].shape))] -= 1
+            for id in added:
+                shapes[_identity(facts.columns.at(facts.files[id].shape))] += 1
+            groups = self._regroup(facts, groups, added, gone)
+            schema = self._schema(facts, at, [each.columns for each, count in shapes.items() if count])
+            last = self._point(conn, facts, at, groups, schema, added, gone, last)
+            self.points.append(last)
+
+    def _breaks(self, facts: Facts) -> list[int]:
+        """Where the table may change: files that come and go, masks, columns."""
+        found = set(facts.columns.marks)
+        for file in facts.files.values():
+            found.add(file.begin)
+            if file.end is not None:
+                found.add(file.end)
+        for mask in self._masks.values():
+            found.update(mask.breaks())
+        return sorted(at for at in found if at >= 0)
+
+    def _regroup(self, facts: Facts, groups: list[Group], added: list[int], gone: set[int]) -> list[Group]:
+        if gone:
+            groups = [_without(group, gone) for group in groups]
+            groups = [group for group in groups if group.files]
+        if not added:
+            return groups
+        groups = _merged(groups)
+        by_spec: dict[int, list[int]] = defaultdict(list)
+        for id in sorted(added, key=lambda id: (facts.files[id].begin, id)):
+            by_spec[spec_of(facts.files[id], self.specs).id].append(id)
+        for spec, ids in sorted(by_spec.items()):
+            groups += [Group(spec, tuple(ids[i : i + LARGEST])) for i in range(0, len(ids), LARGEST)]
+        return groups
+
+    def _schema(self, facts: Facts, at: int, older: list[tuple[LakeColumn, ...]]) -> int:
+        shown = show(facts.columns.at(at), older, self.version, self._untold)
+        for number, known in enumerate(self.schemas):
+            if known.text == shown.text and known.left_out == shown.left_out:
+                return number
+        self.schemas.append(shown)
+        return len(self.schemas) - 1
+
+    def _point(
+        self,
+        conn: Connection,
+        facts: Facts,
+        at: int,
+        groups: list[Group],
+        schema: int,
+        added: list[int],
+        gone: set[int],
+        last: Point | None,
+    ) -> Point:
+        states = {group: self._states(group, at) for group in groups}
+        self._place(conn, facts, groups, states)
+        self._write_deletes({key for keys in states.values() for key in keys})
+        listed: list[Manifest] = []
+        for group in groups:
+            listed.append(self._manifest(facts, group, schema))
+        for group, keys in states.items():
+            if keys:
+                listed.append(self._delete_manifest(facts, group, keys, schema))
+        if last is not None and list(last.manifests) == listed:
+            address = last.list_uri
+        else:
+            data = avro.write_manifest_list(listed, self.version, at, last.snapshot if last else None)
+            address, _ = self.shelf.put("list", data, "avro")
+        live = [facts.files[id] for group in groups for id in group.files] if last is None else None
+        totals = self._totals(facts, last.totals if last else None, live, added, gone, states)
+        return Point(at, tuple(groups), tuple(listed), address, schema, totals)
+
+    def _states(self, group: Group, at: int) -> tuple[Key, ...]:
+        found = (mask.key(at) for id in group.files if (mask := self._masks.get(id)) is not None)
+        return tuple(key for key in found if key is not None)
+
+    def _totals(
+        self,
+        facts: Facts,
+        former: Totals | None,
+        live: list[File] | None,
+        added: list[int],
+        gone: set[int],
+        states: Mapping[Group, tuple[Key, ...]],
+    ) -> Totals:
+        new = [facts.files[id] for id in added]
+        old = [facts.files[id] for id in gone]
+        files, rows, size = (former.files, former.rows, former.bytes) if former and live is None else (0, 0, 0)
+        if live is not None:
+            files, rows, size = len(live), sum(f.rows for f in live), sum(f.size for f in live)
+        else:
+            files += len(new) - len(old)
+            rows += sum(f.rows for f in new) - sum(f.rows for f in old)
+            size += sum(f.size for f in new) - sum(f.size for f in old)
+        deletes = [self._deletes[key] for keys in states.values() for key in keys]
+        first = former.first_row_id + former.added_rows if former else 0
+        starts = [f.row_id_start for f in new if f.row_id_start is not None and f.row_id_start >= first]
+        return Totals(
+            files, rows, size, len(deletes), sum(each.count for each in deletes), len(new), sum(f.rows for f in new),
+            len(old), min(starts, default=first),
+        )  # fmt: skip
+
+    # -- what is written -------------------------------------------------------------------------------------
+
+    def _place(
+        self, conn: Connection, facts: Facts, groups: Iterable[Group], states: Mapping[Group, tuple[Key, ...]]
+    ) -> None:
+        """Read what the manifests that are about to be written say of their files."""
+        needed = {id for group in groups if group not in self._manifests for id in group.files}
+        for group, keys in states.items():
+            if keys and (group, keys) not in self._beside:
+                needed.update(key[0] for key in keys)
+        missing = needed - self._placed.keys()
+        if missing:
+            self._placed |= place_files(conn, self.lake, self.table, facts, missing, self.specs, self.shelf)
+            self._rows |= {id: self._placed[id].uri for id in missing if id < 0}
+
+    def _manifest(self, facts: Facts, group: Group, schema: int) -> Manifest:
+        known = self._manifests.get(group)
+        if known is not None:
+            return known
+        placed = [self._placed[id] for id in group.files]
+        newest = max(each.begin for each in placed)
+        entries = [
+            _entry(avro.ADDED if each.begin == newest else avro.EXISTING, each.begin, each.record(self.version))
+            for each in placed
+        ]
+        made = self._write_manifest(entries, avro.DATA, placed[0].spec, schema, newest, [p.begin for p in placed])
+        self._manifests[group] = made
+        return made
+
+    def _delete_manifest(self, facts: Facts, group: Group, keys: tuple[Key, ...], schema: int) -> Manifest:
+        known = self._beside.get((group, keys))
+        if known is not None:
+            return known
+        entries, sequences = [], []
+        for key in keys:
+            placed, deletes = self._placed[key[0]], self._deletes[key]
+            record = {
+                "content": avro.POSITION_DELETES,
+                "file_path": deletes.uri,
+                "file_format": "PARQUET" if deletes.offset is None else "PUFFIN",
+                "partition": placed.partition,
+                "record_count": deletes.count,
+                "file_size_in_bytes": deletes.size,
+                "referenced_data_file": placed.uri,
+            }
+            if deletes.offset is None:
+                name = {"key": FIELD_IDS["file_path"], "value": placed.uri.encode()}
+                record |= {"lower_bounds": [name], "upper_bounds": [name]}
+            else:
+                record |= {"content_offset": deletes.offset, "content_size_in_bytes": deletes.length}
+            entries.append(_entry(avro.ADDED, deletes.sequence, record))
+            sequences.append(deletes.sequence)
+        spec = self._placed[keys[0][0]].spec
+        made = self._write_manifest(entries, avro.DELETES, spec, schema, max(sequences), sequences)
+        self._beside[group, keys] = made
+        return made
+
+    def _write_manifest(
+        self, entries: list[dict[str, Any]], content: int, spec: Spec, schema: int, newest: int, sequences: list[int]
+    ) -> Manifest:
+        shown = self.schemas[schema].as_json(schema)
+        data = avro.write_manifest(entries, self.version, content, spec, shown)
+        address, size = self.shelf.put("manifest", data, "avro")
+        added = [entry["data_file"]["record_count"] for entry in entries if entry["status"] == avro.ADDED]
+        existing = [entry["data_file"]["record_count"] for entry in entries if entry["status"] == avro.EXISTING]
+        first = None
+        if content == avro.DATA and self.version >= 3:
+            # Every file names its own; without a number here readers would forget them.
+            first = min(entry["data_file"]["first_row_id"] for entry in entries)
+        return Manifest(
+            address, size, spec.id, content, newest, min(sequences), newest, len(added), sum(added), len(existing),
+            sum(existing), first,
+        )  # fmt: skip
+
+    def _write_deletes(self, keys: set[Key]) -> None:
+        """Make the lists of unseen positions that are not there yet."""
+        for key in keys - self._deletes.keys():
+            mask, begin = self._masks[key[0]], self._begin(key[0])
+            if key[2] < 0:
+                assert mask.direct is not None
+                file, since = mask.direct, max(mask.direct_from, begin)
+                self._deletes[key] = Deletes(uri(file.path), file.size, file.count, since)
+                continue
+            address, positions, since = self._placed[key[0]].uri, mask.positions(key[2]), max(key[2], begin)
+            if self.version >= 3:
+                # One file each: PyIceberg takes all vectors of a file, also those that another snapshot's list means.
+                data, vector = write_puffin(address, positions)
+                written, size = self.shelf.put("deletes", data, "puffin")
+                self._deletes[key] = Deletes(written, size, len(positions), since, vector.offset, vector.length)
+            else:
+                written, size = self.shelf.put("deletes", _position_deletes(address, positions), "data")
+                self._deletes[key] = Deletes(written, size, len(positions), since)
+
+    def _begin(self, id: int) -> int:
+        assert self.facts is not None
+        return self.facts.files[id].begin
+
+    def _forget(self, facts: Facts) -> None:
+        """Keep what the points use, and tell maintenance."""
+        manifests = {manifest for point in self.points for manifest in point.manifests}
+        self._manifests = {group: made for group, made in self._manifests.items() if made in manifests}
+        self._beside = {key: made for key, made in self._beside.items() if made in manifests}
+        used = {key for _, keys in self._beside for key in keys}
+        self._deletes = {key: made for key, made in self._deletes.items() if key in used}
+        self._rows = {id: address for id, address in self._rows.items() if id in facts.inlined}
+        self.shelf.keep(self._generated())
+
+    def _generated(self) -> Iterator[str]:
+        """The files that the metadata needs."""
+        yield from {point.list_uri for point in self.points}
+        yield from {made.path for made in self._manifests.values()}
+        yield from {made.path for made in self._beside.values()}
+        yield from {made.uri for key, made in self._deletes.items() if key[2] >= 0}
+        yield from self._rows.values()
+
+
+@dataclass(frozen=True)
+class _Shape:
+    columns: tuple[LakeColumn, ...]
+
+    def __hash__(self) -> int:
+        return id(self.columns)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shape) and other.columns is self.columns
+
+
+def _identity(columns: tuple[LakeColumn, ...]) -> _Shape:
+    """Columns that are counted by what they are, not compared: a history gives the same ones for the same shape."""
+    return _Shape(columns)
+
+
+def _same_rows(old: File, new: File) -> bool:
+    """Whether a file only lives to another snapshot than before."""
+    return (old.begin, old.partial_max, old.rows, old.signature) == (
+        new.begin,
+        new.partial_max,
+        new.rows,
+        new.signature,
+    )
+
+
+def _without(group: Group, gone: set[int]) -> Group:
+    if gone.isdisjoint(group.files):
+        return group
+    return Group(group.spec, tuple(id for id in group.files if id not in gone))
+
+
+def _merged(groups: list[Group]) -> list[Group]:
+    """Sixteen small groups of about one size become one."""
+    tiers: dict[tuple[int, int], list[Group]] = defaultdict(list)
+    for group in groups:
+        if len(group.files) < LARGEST:
+            tier = 0
+            while len(group.files) >= _FAN ** (tier + 1):
+                tier += 1
+            tiers[group.spec, tier].append(group)
+    for (spec, _), members in tiers.items():
+        if len(members) >= _FAN:
+            gone = set(members)
+            files = tuple(id for group in members for id in group.files)
+            groups = [group for group in groups if group not in gone] + [Group(spec, files)]
+    return groups
+
+
+def _position_deletes(path: str, positions: Ints) -> bytes:
+    target = io.BytesIO()
+    names = pa.repeat(pa.scalar(path, pa.string()), len(positions))
+    table = pa.table([names, pa.array(positions, pa.int64())], schema=_POSITIONS)
+    pq.write_table(table, target, compression="zstd", store_schema=False)
+    return target.getvalue()
+
+
+def _entry(status: int, sequence: int, record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "status": status,
+        "snapshot_id": sequence,
+        "sequence_number": sequence,
+        "file_sequence_number": sequence,
+        "data_file": record,
+    }
