@@ -1,0 +1,44 @@
+"""What is served, put together: the guard first, then the parts of the site."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+from runnel.http.callers import Callers
+from runnel.http.connections import Connections
+from runnel.http.guard import App, Guard
+from runnel.iceberg.rest import ICEBERG, Rest
+
+log = logging.getLogger(__name__)
+
+
+def build(connections: Connections, callers: Callers, hosts: frozenset[str]) -> App:
+    """The application of one server."""
+    rest = Rest(connections.borrow, callers.by_token)
+    site = Starlette(
+        routes=[Route("/", _front), Mount(ICEBERG, routes=rest.routes())],
+        exception_handlers={Exception: _unexpected, 404: _nothing},
+    )
+    return Guard(site, callers, hosts, open_paths=rest.open_paths, harmless_posts=rest.harmless_posts)
+
+
+def _front(request: Request) -> Response:
+    return PlainTextResponse(f"Runnel. Lakes as Iceberg (REST catalog): {request.base_url}{ICEBERG.strip('/')}\n")
+
+
+def _nothing(request: Request, _: Exception) -> Response:
+    body = {"error": {"message": f"There is no {request.url.path} here.", "type": "NotFoundException", "code": 404}}
+    return JSONResponse(body, 404)
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    # The path may name a table; headers, which hold tokens, are not told.
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    body = {"error": {"message": "Something unexpected; the engine's log has more.", "type": "InternalServerError"}}
+    body["error"]["code"] = 500  # type: ignore[assignment]
+    return JSONResponse(body, 500)
