@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -24,7 +25,17 @@ def build(connections: Connections, callers: Callers, hosts: frozenset[str]) -> 
         routes=[Route("/", _front), Mount(ICEBERG, routes=rest.routes())],
         exception_handlers={Exception: _unexpected, 404: _nothing},
     )
-    return Guard(site, callers, hosts, open_paths=rest.open_paths, harmless_posts=rest.harmless_posts)
+    return Guard(_as_sent(site), callers, hosts, open_paths=rest.open_paths, harmless_posts=rest.harmless_posts)
+
+
+def _as_sent(app: App) -> App:
+    """Paths as they were sent, for an application that decodes their parts itself: names may have slashes in them."""
+
+    async def call(scope: Any, receive: Any, send: Any) -> None:
+        raw = scope.get("raw_path")
+        await app({**scope, "path": raw.decode("latin-1").partition("?")[0]} if raw else scope, receive, send)
+
+    return call
 
 
 def _front(request: Request) -> Response:

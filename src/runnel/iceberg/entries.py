@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from runnel.iceberg.avro import FileRecord, encode_partition
 from runnel.iceberg.facts import Facts, File
 from runnel.iceberg.partitions import NONE, Spec
 from runnel.iceberg.shelf import Shelf
@@ -28,32 +29,16 @@ _Convert = Callable[[str], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the rows of a file are, and under which spec and values it is listed."""
+    """A file as manifests list it."""
 
     uri: str
-    size: int
+    begin: int
     rows: int
     first_row_id: int
-    begin: int
     spec: Spec
-    partition: Mapping[str, Any]
-    stats: Sequence[Stat]
-    columns: tuple[LakeColumn, ...]
-
-    def record(self, version: int) -> dict[str, Any]:
-        """As a manifest has it."""
-        made: dict[str, Any] = {
-            "content": 0,
-            "file_path": self.uri,
-            "file_format": "PARQUET",
-            "partition": self.partition,
-            "record_count": self.rows,
-            "file_size_in_bytes": self.size,
-            **_metrics(self.stats, _converters(self.columns)),
-        }
-        if version >= 3:
-            made["first_row_id"] = self.first_row_id
-        return made
+    partition: bytes
+    record: bytes
+    """What an entry says of it, encoded."""
 
 
 def place_files(
@@ -64,16 +49,15 @@ def place_files(
     ids: Iterable[int],
     specs: Mapping[int, Spec],
     shelf: Shelf,
-    *,
-    stats: bool = True,
+    version: int,
 ) -> dict[int, Placed]:
     """What manifests say of these files. Inlined rows become files of their own on the way."""
     wanted = list(ids)
     real = [id for id in wanted if id >= 0]
-    found = _real(conn, lake, table, facts, real, specs, stats)
+    found = _real(conn, lake, table, facts, real, specs, version)
     inlined = [id for id in wanted if id < 0]
     if inlined:
-        found |= _inlined(conn, lake, table, facts, inlined, shelf)
+        found |= _inlined(conn, lake, table, facts, inlined, shelf, version)
     return found
 
 
@@ -89,23 +73,22 @@ def _real(
     facts: Facts,
     ids: Sequence[int],
     specs: Mapping[int, Spec],
-    stats: bool,
+    version: int,
 ) -> dict[int, Placed]:
     if not ids:
         return {}
     by_file: dict[int, list[Stat]] = defaultdict(list)
-    if stats:
-        for row in query(
-            conn,
-            lake,
-            "SELECT data_file_id, column_id, value_count, null_count, min_value, max_value, contains_nan"
-            " FROM {lake}.ducklake_file_column_stats WHERE table_id = %(table)s"
-            " AND data_file_id >= %(first)s AND data_file_id <= %(last)s",
-            table=table.id,
-            first=min(ids),
-            last=max(ids),
-        ):
-            by_file[row[0]].append(row[1:])
+    for row in query(
+        conn,
+        lake,
+        "SELECT data_file_id, column_id, value_count, null_count, min_value, max_value, contains_nan"
+        " FROM {lake}.ducklake_file_column_stats WHERE table_id = %(table)s"
+        " AND data_file_id >= %(first)s AND data_file_id <= %(last)s",
+        table=table.id,
+        first=min(ids),
+        last=max(ids),
+    ):
+        by_file[row[0]].append(row[1:])
     values: dict[int, dict[int, str | None]] = defaultdict(dict)
     if any(facts.files[id].partition_id is not None for id in ids):
         for id, index, value in query(
@@ -128,17 +111,10 @@ def _real(
     ):
         file = facts.files[id]
         spec = spec_of(file, specs)
-        found[id] = Placed(
-            uri(path if relative is False else table.path + path),
-            file.size,
-            file.rows,
-            # Rows of a file without a first id carry their ids; readers want a number all the same.
-            file.row_id_start or 0,
-            file.begin,
-            spec,
-            spec.values(values[id]) if spec.fields else {},
-            by_file[id],
-            facts.columns.at(file.shape),
+        address = uri(path if relative is False else table.path + path)
+        values_here = encode_partition(spec, spec.values(values[id])) if spec.fields else b""
+        found[id] = _placed(
+            file, address, file.size, spec, values_here, by_file[id], facts.columns.at(file.shape), version
         )
     return found
 
@@ -148,7 +124,13 @@ def spec_of(file: File, specs: Mapping[int, Spec]) -> Spec:
 
 
 def _inlined(
-    conn: psycopg.Connection[Any], lake: Lake, table: LakeTable, facts: Facts, ids: Sequence[int], shelf: Shelf
+    conn: psycopg.Connection[Any],
+    lake: Lake,
+    table: LakeTable,
+    facts: Facts,
+    ids: Sequence[int],
+    shelf: Shelf,
+    version: int,
 ) -> dict[int, Placed]:
     found = {}
     by_table = {each.name: each for each in inlined_versions(conn, lake, table.id, facts.moments[-1].id)}
@@ -171,8 +153,28 @@ def _inlined(
         data = encoded.data.to_pybytes() if isinstance(encoded.data, pa.Buffer) else encoded.data.read()
         address, size = shelf.put("rows", data, "data")
         stats = [_stat(column, each) for column, each in encoded.file.stats.items()]
-        found[id] = Placed(address, size, len(places), 0, rows.begin, NONE, {}, stats, columns)
+        found[id] = _placed(facts.files[id], address, size, NONE, b"", stats, columns, version)
     return found
+
+
+def _placed(
+    file: File,
+    address: str,
+    size: int,
+    spec: Spec,
+    partition: bytes,
+    stats: Sequence[Stat],
+    columns: tuple[LakeColumn, ...],
+    version: int,
+) -> Placed:
+    # Rows of a file without a first id carry their ids; readers want a number all the same.
+    first = file.row_id_start or 0
+    counts, nulls, lower, upper = _metrics(stats, _converters(columns))
+    record = FileRecord(
+        path=address, partition=partition, rows=file.rows, size=size, counts=counts, nulls=nulls, lower=lower,
+        upper=upper, first_row_id=first,
+    )  # fmt: skip
+    return Placed(address, file.begin, file.rows, first, spec, partition, record.encoded(version))
 
 
 def _stat(column: int, stats: ColumnStats) -> Stat:
@@ -197,21 +199,23 @@ def _converters(columns: tuple[LakeColumn, ...]) -> dict[int, tuple[_Convert | N
     return known[1]
 
 
-def _metrics(stats: Sequence[Stat], converters: Mapping[int, tuple[_Convert | None, bool]]) -> dict[str, Any]:
-    counts, nulls, lower, upper = [], [], [], []
+def _metrics(
+    stats: Sequence[Stat], converters: Mapping[int, tuple[_Convert | None, bool]]
+) -> tuple[dict[int, int], dict[int, int], dict[int, bytes], dict[int, bytes]]:
+    counts, nulls, lower, upper = {}, {}, {}, {}
     for column, values, missing, least, greatest, nan in stats:
         known = converters.get(column)
         if known is None:
             continue
         if values is not None and missing is not None:
-            counts.append({"key": column, "value": values + missing})
-            nulls.append({"key": column, "value": missing})
+            counts[column] = values + missing
+            nulls[column] = missing
         convert, is_float = known
         # NaN is outside of all bounds.
         if convert is None or least is None or greatest is None or (is_float and nan is not False):
             continue
         low, high = convert(least), convert(greatest)
         if low is not None and high is not None:
-            lower.append({"key": column, "value": low})
-            upper.append({"key": column, "value": high})
-    return {"value_counts": counts, "null_value_counts": nulls, "lower_bounds": lower, "upper_bounds": upper}
+            lower[column] = low
+            upper[column] = high
+    return counts, nulls, lower, upper

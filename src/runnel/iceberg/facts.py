@@ -82,47 +82,18 @@ class Facts:
     next_row_id: int
 
 
-def read_facts(conn: Connection, lake: Lake, table: LakeTable) -> Facts:
-    """Call it in a REPEATABLE READ transaction."""
-    [(since,)] = query(
-        conn, lake, "SELECT min(begin_snapshot) FROM {lake}.ducklake_table WHERE table_id = %(table)s", table=table.id
-    )
-    moments = [
-        Moment(id, _millis(time), changes or "")
-        for id, time, changes in query(
-            conn,
-            lake,
-            "SELECT snapshot_id, snapshot_time, changes_made FROM {lake}.ducklake_snapshot"
-            " LEFT JOIN {lake}.ducklake_snapshot_changes USING (snapshot_id)"
-            " WHERE snapshot_id >= %(since)s ORDER BY snapshot_id",
-            since=since,
-        )
-    ]
-    files = {
-        row[0]: _file(*row)
-        for row in query(
-            conn,
-            lake,
-            "SELECT data_file_id, begin_snapshot, end_snapshot, partial_max, record_count, file_size_bytes,"
-            " partition_id, mapping_id, row_id_start FROM {lake}.ducklake_data_file WHERE table_id = %(table)s",
-            table=table.id,
-        )
-    }
-    deletes: dict[int, list[DeleteFile]] = defaultdict(list)
-    for row in query(
-        conn,
-        lake,
-        f"SELECT {DELETE_FILE} FROM {{lake}}.ducklake_delete_file WHERE table_id = %(table)s ORDER BY delete_file_id",
-        table=table.id,
-    ):
-        deletes[row[1]].append(delete_file(table, row))
+def read_facts(conn: Connection, lake: Lake, table: LakeTable, before: Facts | None = None) -> Facts:
+    """Call it in a REPEATABLE READ transaction. Of what was read before only the news are read."""
+    columns = _columns(conn, lake, table, before)
+    moments = _moments(conn, lake, table, before)
     last = moments[-1].id
-    kept = inlined_deletes(conn, lake, table.id, last)
+    files = {id: file for id, file in _files(conn, lake, table, before).items() if id >= 0}
     inlined = _inlined(conn, lake, table)
     for id, (rows, shape) in inlined.items():
         ends = [end for end in rows.ends if end is not None]
         ended = max(ends) if len(ends) == len(rows.ends) else None
         files[id] = File(id, rows.begin, ended, None, len(rows.row_ids), 0, None, None, None, shape, hash(rows.row_ids))
+    kept = inlined_deletes(conn, lake, table.id, last)
     found = query(
         conn,
         lake,
@@ -132,12 +103,95 @@ def read_facts(conn: Connection, lake: Lake, table: LakeTable) -> Facts:
     return Facts(
         moments,
         files,
-        {id: tuple(each) for id, each in deletes.items()},
+        _deletes(conn, lake, table, before),
         {id: tuple(sorted(each)) for id, each in kept.items()},
         {id: rows for id, (rows, _) in inlined.items()},
-        ColumnHistory(conn, lake, table.id),
+        columns,
         int(found[0][0] or 0),
     )
+
+
+def _columns(conn: Connection, lake: Lake, table: LakeTable, before: Facts | None) -> ColumnHistory:
+    """The same object as before if no column has changed: others are told apart by it."""
+    read = ColumnHistory(conn, lake, table.id)
+    return before.columns if before is not None and before.columns.is_like(read) else read
+
+
+def _moments(conn: Connection, lake: Lake, table: LakeTable, before: Facts | None) -> list[Moment]:
+    text = (
+        "SELECT snapshot_id, snapshot_time, changes_made FROM {lake}.ducklake_snapshot"
+        " LEFT JOIN {lake}.ducklake_snapshot_changes USING (snapshot_id)"
+        " WHERE snapshot_id > %(after)s ORDER BY snapshot_id"
+    )
+    if before is not None:
+        first, last = before.moments[0].id, before.moments[-1].id
+        [(count,)] = query(
+            conn,
+            lake,
+            "SELECT count(*) FROM {lake}.ducklake_snapshot WHERE snapshot_id BETWEEN %(first)s AND %(last)s",
+            first=first,
+            last=last,
+        )
+        if count == len(before.moments):
+            return [*before.moments, *(_moment(*row) for row in query(conn, lake, text, after=last))]
+    [(since,)] = query(
+        conn, lake, "SELECT min(begin_snapshot) FROM {lake}.ducklake_table WHERE table_id = %(table)s", table=table.id
+    )
+    return [_moment(*row) for row in query(conn, lake, text, after=since - 1)]
+
+
+# Ids of files are handed out in the order of commits. So what is new has a greater id than all that were known; what
+# was known is changed only by ending it, in a new snapshot; and whatever else happened to it, it is gone.
+_NEWS = "(data_file_id > %(known)s OR end_snapshot > %(last)s)"
+
+
+def _files(conn: Connection, lake: Lake, table: LakeTable, before: Facts | None) -> Mapping[int, File]:
+    text = (
+        "SELECT data_file_id, begin_snapshot, end_snapshot, partial_max, record_count, file_size_bytes,"
+        " partition_id, mapping_id, row_id_start FROM {lake}.ducklake_data_file WHERE table_id = %(table)s"
+    )
+    if before is not None:
+        known = max(before.files, default=-1)
+        old = sum(id >= 0 for id in before.files)
+        [(count,)] = query(
+            conn,
+            lake,
+            "SELECT count(*) FROM {lake}.ducklake_data_file WHERE table_id = %(table)s AND data_file_id <= %(known)s",
+            table=table.id,
+            known=known,
+        )
+        if count == old:
+            news = query(conn, lake, f"{text} AND {_NEWS}", table=table.id, known=known, last=before.moments[-1].id)
+            return {**before.files, **{row[0]: _file(*row) for row in news}}
+    return {row[0]: _file(*row) for row in query(conn, lake, text, table=table.id)}
+
+
+def _deletes(
+    conn: Connection, lake: Lake, table: LakeTable, before: Facts | None
+) -> Mapping[int, tuple[DeleteFile, ...]]:
+    text = f"SELECT {DELETE_FILE} FROM {{lake}}.ducklake_delete_file WHERE table_id = %(table)s"
+    found: dict[int, dict[int, DeleteFile]] = defaultdict(dict)
+    if before is not None:
+        every = [each for files in before.deletes.values() for each in files]
+        known = max((each.id for each in every), default=-1)
+        ids = query(
+            conn,
+            lake,
+            "SELECT delete_file_id FROM {lake}.ducklake_delete_file WHERE table_id = %(table)s",
+            table=table.id,
+        )
+        there = {row[0] for row in ids}
+        for each in every:
+            if each.id in there:
+                found[each.data_file_id][each.id] = each
+        text += " AND (delete_file_id > %(known)s OR end_snapshot > %(last)s)"
+        rows = query(conn, lake, text, table=table.id, known=known, last=before.moments[-1].id) if there else []
+    else:
+        rows = query(conn, lake, text, table=table.id)
+    for row in rows:
+        made = delete_file(table, row)
+        found[made.data_file_id][made.id] = made
+    return {id: tuple(each for _, each in sorted(files.items())) for id, files in found.items()}
 
 
 def _inlined(conn: Connection, lake: Lake, table: LakeTable) -> dict[int, tuple[Inlined, int]]:
@@ -157,6 +211,10 @@ def _inlined(conn: Connection, lake: Lake, table: LakeTable) -> dict[int, tuple[
             shape = begin if place.since is None else place.since
             found[-(begin << 24 | version)] = Inlined(place.name, begin, ids, ends), shape
     return found
+
+
+def _moment(id: int, time: dt.datetime, changes: str | None) -> Moment:
+    return Moment(id, _millis(time), changes or "")
 
 
 def _file(id: int, begin: int, end: int | None, *rest: Any) -> File:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runnel.iceberg import avro
-from runnel.iceberg.avro import Manifest
+from runnel.iceberg.avro import FileRecord, Manifest
 from runnel.iceberg.entries import Placed, data_file_by_id, place_files, spec_of
 from runnel.iceberg.facts import Facts, File, read_facts
 from runnel.iceberg.masks import Ints, Key, Mask, first_difference, masks
@@ -41,6 +41,8 @@ Connection = psycopg.Connection[Any]
 
 LARGEST = 1000
 """Files of a group, when many are listed at once."""
+KEPT = 50_000
+"""So many encoded files are kept for the next manifest."""
 _FAN = 16
 _POSITIONS = pa.schema(
     [
@@ -50,12 +52,21 @@ _POSITIONS = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Group:
-    """Files that share a manifest, by id."""
+    """Files that share a manifest, by id. Compared very often, so it knows its hash."""
 
-    spec: int
-    files: tuple[int, ...]
+    __slots__ = ("_hash", "files", "spec")
+
+    def __init__(self, spec: int, files: tuple[int, ...]) -> None:
+        self.spec = spec
+        self.files = files
+        self._hash = hash((spec, files))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Group) and (self.spec, self.files) == (other.spec, other.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,7 @@ class Totals:
     first_row_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Point:
     """From this snapshot on, until the next point, the table is the same."""
 
@@ -110,6 +121,8 @@ class History:
     schemas: list[Shown] = field(default_factory=list)
     specs: dict[int, Spec] = field(default_factory=dict)
     mapping: list[dict[str, Any]] = field(default_factory=list)
+    texts: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    """Snapshots as JSON, kept by those who make it."""
     _masks: dict[int, Mask] = field(default_factory=dict)
     _sources: dict[int, tuple[object, Mask]] = field(default_factory=dict)
     _untold: frozenset[int] = frozenset()
@@ -119,19 +132,23 @@ class History:
     _deletes: dict[Key, Deletes] = field(default_factory=dict)
     _placed: dict[int, Placed] = field(default_factory=dict)
     _rows: dict[int, str] = field(default_factory=dict)
+    _now: _Now | None = None
+    _shown: dict[tuple[_Shape, frozenset[_Shape]], int] = field(default_factory=dict)
 
     def follow(self, conn: Connection, table: LakeTable) -> None:
         """Bring everything in step with the catalog, as `conn` sees it in one transaction."""
         self.table = table
-        before, facts = self.facts, read_facts(conn, self.lake, table)
+        before, facts = self.facts, read_facts(conn, self.lake, table, self.facts)
         now = masks(self.lake, facts, self._sources, lambda id: data_file_by_id(conn, self.lake, table, id))
         since = self._first_change(conn, before, facts, now)
         self.facts, self._masks = facts, now
         if since is not None:
             kept = bisect_left([point.snapshot for point in self.points], since)
             del self.points[kept:]
+        if before is not None and before.columns is not facts.columns:
+            self._now = None
+            self._shown.clear()
         self._continue(conn, facts)
-        self._placed.clear()
         self._forget(facts)
 
     # -- what has changed ------------------------------------------------------------------------------------
@@ -148,11 +165,13 @@ class History:
         shape = [(id, spec.id, [(f.id, f.transform, f.source) for f in spec.fields]) for id, spec in found.items()]
         if before is None or shape != self._shape or untold != self._untold:
             self._shape, self._untold, self.specs = shape, frozenset(untold), found
+            self._placed.clear()
+            self._shown.clear()
             return -1
         concerned = []
         for id in before.files.keys() | facts.files.keys():
             old, new = before.files.get(id), facts.files.get(id)
-            if old == new:
+            if old is new or old == new:
                 continue
             if old is not None and new is not None and _same_rows(old, new):
                 ends = [end for end in (old.end, new.end) if end is not None]
@@ -178,32 +197,31 @@ class History:
         while good < len(self.points) and good < len(wanted) and self.points[good].snapshot == wanted[good]:
             good += 1
         del self.points[good:]
-        last = self.points[-1] if self.points else None
         rest = wanted[good:]
         if not rest:
             return
-        begins = sorted((file.begin, id) for id, file in facts.files.items())
-        ends = sorted((file.end, id) for id, file in facts.files.items() if file.end is not None)
-        groups = list(last.groups) if last else []
-        live = {id for group in groups for id in group.files}
-        shapes = Counter(_identity(facts.columns.at(facts.files[id].shape)) for id in live)
+        last = self.points[-1] if self.points else None
+        now = self._now if self._now is not None and self._now.point is last else _Now.at(last, facts)
+        self._now = None
+        past = last.snapshot if last else -1
+        begins = sorted((file.begin, id) for id, file in facts.files.items() if file.begin > past)
+        ends = sorted((file.end, id) for id, file in facts.files.items() if file.end is not None and file.end > past)
+        masked = set(self._masks)
+        # All at once: a question for each snapshot would take most of the time.
+        self._read(conn, facts, {id for _, id in begins})
         for at in rest:
             past = last.snapshot if last else -1
-            added = [id for _, id in begins[bisect_right(begins, (past + 1,)) : bisect_left(begins, (at + 1,))]]
-            added = [id for id in added if (end := facts.files[id].end) is None or end > at]
-            gone = {id for _, id in ends[bisect_left(ends, (past + 1,)) : bisect_left(ends, (at + 1,))]} & live
-            if last is None:
-                added = [id for id, f in facts.files.items() if f.begin <= at and (f.end is None or f.end > at)]
-            live.difference_update(gone)
-            live.update(added)
-            for id in gone:
-                shapes[_identity(facts.columns.at(facts.files[id].shape))] -= 1
-            for id in added:
-                shapes[_identity(facts.columns.at(facts.files[id].shape))] += 1
-            groups = self._regroup(facts, groups, added, gone)
-            schema = self._schema(facts, at, [each.columns for each, count in shapes.items() if count])
-            last = self._point(conn, facts, at, groups, schema, added, gone, last)
+            new = [id for _, id in begins[bisect_left(begins, (past + 1,)) : bisect_left(begins, (at + 1,))]]
+            added = [id for id in new if (end := facts.files[id].end) is None or end > at]
+            gone = [
+                id for _, id in ends[bisect_left(ends, (past + 1,)) : bisect_left(ends, (at + 1,))] if id in now.owner
+            ]
+            self._regroup(facts, now, added, gone)
+            schema = self._schema(facts, at, frozenset(each for each, count in now.shapes.items() if count))
+            last = self._point(conn, facts, at, now, schema, added, gone, last, masked)
             self.points.append(last)
+        now.point = last
+        self._now = now
 
     def _breaks(self, facts: Facts) -> list[int]:
         """Where the table may change: files that come and go, masks, columns."""
@@ -216,86 +234,96 @@ class History:
             found.update(mask.breaks())
         return sorted(at for at in found if at >= 0)
 
-    def _regroup(self, facts: Facts, groups: list[Group], added: list[int], gone: set[int]) -> list[Group]:
-        if gone:
-            groups = [_without(group, gone) for group in groups]
-            groups = [group for group in groups if group.files]
+    def _regroup(self, facts: Facts, now: _Now, added: list[int], gone: list[int]) -> None:
+        for id in gone:
+            now.shapes[_Shape(facts.columns.at(facts.files[id].shape))] -= 1
+        for group in {now.owner[id] for id in gone}:
+            rest = _rest(group, gone)
+            now.replace([group], [Group(group.spec, rest)] if rest else [])
+        for id in gone:
+            del now.owner[id]
         if not added:
-            return groups
-        groups = _merged(groups)
+            return
+        for old, new in _mergers(now.groups):
+            now.replace(old, [new])
         by_spec: dict[int, list[int]] = defaultdict(list)
         for id in sorted(added, key=lambda id: (facts.files[id].begin, id)):
+            now.shapes[_Shape(facts.columns.at(facts.files[id].shape))] += 1
             by_spec[spec_of(facts.files[id], self.specs).id].append(id)
         for spec, ids in sorted(by_spec.items()):
-            groups += [Group(spec, tuple(ids[i : i + LARGEST])) for i in range(0, len(ids), LARGEST)]
-        return groups
+            parts = [Group(spec, tuple(ids[i : i + LARGEST])) for i in range(0, len(ids), LARGEST)]
+            now.replace([], parts)
 
-    def _schema(self, facts: Facts, at: int, older: list[tuple[LakeColumn, ...]]) -> int:
-        shown = show(facts.columns.at(at), older, self.version, self._untold)
-        for number, known in enumerate(self.schemas):
-            if known.text == shown.text and known.left_out == shown.left_out:
-                return number
-        self.schemas.append(shown)
-        return len(self.schemas) - 1
+    def _schema(self, facts: Facts, at: int, older: frozenset[_Shape]) -> int:
+        columns = facts.columns.at(at)
+        key = _Shape(columns), older
+        if key not in self._shown:
+            shown = show(columns, [each.columns for each in older], self.version, self._untold)
+            same = (n for n, known in enumerate(self.schemas) if known == shown)
+            number = next(same, None)
+            if number is None:
+                number = len(self.schemas)
+                self.schemas.append(shown)
+            self._shown[key] = number
+        return self._shown[key]
 
     def _point(
         self,
         conn: Connection,
         facts: Facts,
         at: int,
-        groups: list[Group],
+        now: _Now,
         schema: int,
         added: list[int],
-        gone: set[int],
+        gone: list[int],
         last: Point | None,
+        masked: set[int],
     ) -> Point:
-        states = {group: self._states(group, at) for group in groups}
+        groups = now.groups
+        states = {group: keys for group in groups if (keys := self._states(group, at, masked))}
         self._place(conn, facts, groups, states)
         self._write_deletes({key for keys in states.values() for key in keys})
-        listed: list[Manifest] = []
-        for group in groups:
-            listed.append(self._manifest(facts, group, schema))
-        for group, keys in states.items():
-            if keys:
-                listed.append(self._delete_manifest(facts, group, keys, schema))
+        listed = [self._manifest(group, schema) for group in groups]
+        listed += [self._delete_manifest(group, keys, schema) for group, keys in states.items()]
         if last is not None and list(last.manifests) == listed:
             address = last.list_uri
         else:
             data = avro.write_manifest_list(listed, self.version, at, last.snapshot if last else None)
             address, _ = self.shelf.put("list", data, "avro")
-        live = [facts.files[id] for group in groups for id in group.files] if last is None else None
-        totals = self._totals(facts, last.totals if last else None, live, added, gone, states)
+        totals = self._totals(facts, last.totals if last else None, added, gone, states)
         return Point(at, tuple(groups), tuple(listed), address, schema, totals)
 
-    def _states(self, group: Group, at: int) -> tuple[Key, ...]:
-        found = (mask.key(at) for id in group.files if (mask := self._masks.get(id)) is not None)
+    def _states(self, group: Group, at: int, masked: set[int]) -> tuple[Key, ...]:
+        if not masked:
+            return ()
+        found = (self._masks[id].key(at) for id in sorted(masked.intersection(group.files)))
         return tuple(key for key in found if key is not None)
 
     def _totals(
         self,
         facts: Facts,
         former: Totals | None,
-        live: list[File] | None,
         added: list[int],
-        gone: set[int],
+        gone: list[int],
         states: Mapping[Group, tuple[Key, ...]],
     ) -> Totals:
         new = [facts.files[id] for id in added]
         old = [facts.files[id] for id in gone]
-        files, rows, size = (former.files, former.rows, former.bytes) if former and live is None else (0, 0, 0)
-        if live is not None:
-            files, rows, size = len(live), sum(f.rows for f in live), sum(f.size for f in live)
-        else:
-            files += len(new) - len(old)
-            rows += sum(f.rows for f in new) - sum(f.rows for f in old)
-            size += sum(f.size for f in new) - sum(f.size for f in old)
+        files, rows, size = (former.files, former.rows, former.bytes) if former else (0, 0, 0)
         deletes = [self._deletes[key] for keys in states.values() for key in keys]
         first = former.first_row_id + former.added_rows if former else 0
         starts = [f.row_id_start for f in new if f.row_id_start is not None and f.row_id_start >= first]
         return Totals(
-            files, rows, size, len(deletes), sum(each.count for each in deletes), len(new), sum(f.rows for f in new),
-            len(old), min(starts, default=first),
-        )  # fmt: skip
+            files + len(new) - len(old),
+            rows + sum(f.rows for f in new) - sum(f.rows for f in old),
+            size + sum(f.size for f in new) - sum(f.size for f in old),
+            len(deletes),
+            sum(each.count for each in deletes),
+            len(new),
+            sum(f.rows for f in new),
+            len(old),
+            min(starts, default=first),
+        )
 
     # -- what is written -------------------------------------------------------------------------------------
 
@@ -307,68 +335,75 @@ class History:
         for group, keys in states.items():
             if keys and (group, keys) not in self._beside:
                 needed.update(key[0] for key in keys)
-        missing = needed - self._placed.keys()
+        self._read(conn, facts, needed)
+
+    def _read(self, conn: Connection, facts: Facts, ids: set[int]) -> None:
+        missing = {id for id in ids if id not in self._placed}
         if missing:
-            self._placed |= place_files(conn, self.lake, self.table, facts, missing, self.specs, self.shelf)
+            self._placed |= place_files(
+                conn, self.lake, self.table, facts, missing, self.specs, self.shelf, self.version
+            )
             self._rows |= {id: self._placed[id].uri for id in missing if id < 0}
 
-    def _manifest(self, facts: Facts, group: Group, schema: int) -> Manifest:
+    def _manifest(self, group: Group, schema: int) -> Manifest:
         known = self._manifests.get(group)
         if known is not None:
             return known
         placed = [self._placed[id] for id in group.files]
         newest = max(each.begin for each in placed)
-        entries = [
-            _entry(avro.ADDED if each.begin == newest else avro.EXISTING, each.begin, each.record(self.version))
+        listed = [
+            _Listed(avro.ADDED if each.begin == newest else avro.EXISTING, each.begin, each.rows, each.record)
             for each in placed
         ]
-        made = self._write_manifest(entries, avro.DATA, placed[0].spec, schema, newest, [p.begin for p in placed])
+        first = None
+        if self.version >= 3:
+            # Every file names its own; without a number here readers would forget them.
+            first = min(each.first_row_id for each in placed)
+        made = self._write_manifest(listed, avro.DATA, placed[0].spec, schema, first)
         self._manifests[group] = made
         return made
 
-    def _delete_manifest(self, facts: Facts, group: Group, keys: tuple[Key, ...], schema: int) -> Manifest:
+    def _delete_manifest(self, group: Group, keys: tuple[Key, ...], schema: int) -> Manifest:
         known = self._beside.get((group, keys))
         if known is not None:
             return known
-        entries, sequences = [], []
+        listed = []
         for key in keys:
             placed, deletes = self._placed[key[0]], self._deletes[key]
-            record = {
-                "content": avro.POSITION_DELETES,
-                "file_path": deletes.uri,
-                "file_format": "PARQUET" if deletes.offset is None else "PUFFIN",
-                "partition": placed.partition,
-                "record_count": deletes.count,
-                "file_size_in_bytes": deletes.size,
-                "referenced_data_file": placed.uri,
-            }
-            if deletes.offset is None:
-                name = {"key": FIELD_IDS["file_path"], "value": placed.uri.encode()}
-                record |= {"lower_bounds": [name], "upper_bounds": [name]}
-            else:
-                record |= {"content_offset": deletes.offset, "content_size_in_bytes": deletes.length}
-            entries.append(_entry(avro.ADDED, deletes.sequence, record))
-            sequences.append(deletes.sequence)
-        spec = self._placed[keys[0][0]].spec
-        made = self._write_manifest(entries, avro.DELETES, spec, schema, max(sequences), sequences)
+            is_vector = deletes.offset is not None
+            bounds = {} if is_vector else {FIELD_IDS["file_path"]: placed.uri.encode()}
+            record = FileRecord(
+                content=avro.POSITION_DELETES,
+                path=deletes.uri,
+                format="PUFFIN" if is_vector else "PARQUET",
+                partition=placed.partition,
+                rows=deletes.count,
+                size=deletes.size,
+                counts={},
+                nulls={},
+                lower=bounds,
+                upper=bounds,
+                referenced=placed.uri,
+                offset=deletes.offset,
+                length=deletes.length,
+            )
+            listed.append(_Listed(avro.ADDED, deletes.sequence, deletes.count, record.encoded(self.version)))
+        made = self._write_manifest(listed, avro.DELETES, self._placed[keys[0][0]].spec, schema, None)
         self._beside[group, keys] = made
         return made
 
     def _write_manifest(
-        self, entries: list[dict[str, Any]], content: int, spec: Spec, schema: int, newest: int, sequences: list[int]
+        self, listed: list[_Listed], content: int, spec: Spec, schema: int, first_row_id: int | None
     ) -> Manifest:
-        shown = self.schemas[schema].as_json(schema)
-        data = avro.write_manifest(entries, self.version, content, spec, shown)
+        entries = [avro.encode_entry(each.status, each.sequence, each.record) for each in listed]
+        data = avro.write_manifest(entries, self.version, content, spec, self.schemas[schema].as_json(schema))
         address, size = self.shelf.put("manifest", data, "avro")
-        added = [entry["data_file"]["record_count"] for entry in entries if entry["status"] == avro.ADDED]
-        existing = [entry["data_file"]["record_count"] for entry in entries if entry["status"] == avro.EXISTING]
-        first = None
-        if content == avro.DATA and self.version >= 3:
-            # Every file names its own; without a number here readers would forget them.
-            first = min(entry["data_file"]["first_row_id"] for entry in entries)
+        added = [each.rows for each in listed if each.status == avro.ADDED]
+        existing = [each.rows for each in listed if each.status == avro.EXISTING]
+        sequences = [each.sequence for each in listed]
         return Manifest(
-            address, size, spec.id, content, newest, min(sequences), newest, len(added), sum(added), len(existing),
-            sum(existing), first,
+            address, size, spec.id, content, max(sequences), min(sequences), len(added), sum(added), len(existing),
+            sum(existing), first_row_id,
         )  # fmt: skip
 
     def _write_deletes(self, keys: set[Key]) -> None:
@@ -396,9 +431,11 @@ class History:
 
     def _forget(self, facts: Facts) -> None:
         """Keep what the points use, and tell maintenance."""
-        manifests = {manifest for point in self.points for manifest in point.manifests}
-        self._manifests = {group: made for group, made in self._manifests.items() if made in manifests}
-        self._beside = {key: made for key, made in self._beside.items() if made in manifests}
+        used_manifests = {manifest for point in self.points for manifest in point.manifests}
+        self._manifests = {group: made for group, made in self._manifests.items() if made in used_manifests}
+        self._beside = {key: made for key, made in self._beside.items() if made in used_manifests}
+        if len(self._placed) > KEPT:
+            self._placed.clear()
         used = {key for _, keys in self._beside for key in keys}
         self._deletes = {key: made for key, made in self._deletes.items() if key in used}
         self._rows = {id: address for id, address in self._rows.items() if id in facts.inlined}
@@ -413,9 +450,13 @@ class History:
         yield from self._rows.values()
 
 
-@dataclass(frozen=True)
 class _Shape:
-    columns: tuple[LakeColumn, ...]
+    """Columns that are counted by what they are, not compared: a history gives the same ones for the same shape."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: tuple[LakeColumn, ...]) -> None:
+        self.columns = columns
 
     def __hash__(self) -> int:
         return id(self.columns)
@@ -424,9 +465,36 @@ class _Shape:
         return isinstance(other, _Shape) and other.columns is self.columns
 
 
-def _identity(columns: tuple[LakeColumn, ...]) -> _Shape:
-    """Columns that are counted by what they are, not compared: a history gives the same ones for the same shape."""
-    return _Shape(columns)
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An entry of a manifest."""
+
+    status: int
+    sequence: int
+    rows: int
+    record: bytes
+
+
+@dataclass
+class _Now:
+    """The live files while the lists are made, in their groups."""
+
+    point: Point | None
+    groups: list[Group]
+    owner: dict[int, Group]
+    shapes: Counter[_Shape]
+
+    @classmethod
+    def at(cls, point: Point | None, facts: Facts) -> _Now:
+        groups = list(point.groups) if point else []
+        owner = {id: group for group in groups for id in group.files}
+        return cls(point, groups, owner, Counter(_Shape(facts.columns.at(facts.files[id].shape)) for id in owner))
+
+    def replace(self, old: Collection[Group], new: Sequence[Group]) -> None:
+        gone = set(old)
+        self.groups = [group for group in self.groups if group not in gone] + list(new)
+        for group in new:
+            self.owner.update(dict.fromkeys(group.files, group))
 
 
 def _same_rows(old: File, new: File) -> bool:
@@ -439,13 +507,12 @@ def _same_rows(old: File, new: File) -> bool:
     )
 
 
-def _without(group: Group, gone: set[int]) -> Group:
-    if gone.isdisjoint(group.files):
-        return group
-    return Group(group.spec, tuple(id for id in group.files if id not in gone))
+def _rest(group: Group, gone: Sequence[int]) -> tuple[int, ...]:
+    every = set(gone)
+    return tuple(id for id in group.files if id not in every)
 
 
-def _merged(groups: list[Group]) -> list[Group]:
+def _mergers(groups: Sequence[Group]) -> list[tuple[list[Group], Group]]:
     """Sixteen small groups of about one size become one."""
     tiers: dict[tuple[int, int], list[Group]] = defaultdict(list)
     for group in groups:
@@ -454,12 +521,11 @@ def _merged(groups: list[Group]) -> list[Group]:
             while len(group.files) >= _FAN ** (tier + 1):
                 tier += 1
             tiers[group.spec, tier].append(group)
-    for (spec, _), members in tiers.items():
-        if len(members) >= _FAN:
-            gone = set(members)
-            files = tuple(id for group in members for id in group.files)
-            groups = [group for group in groups if group not in gone] + [Group(spec, files)]
-    return groups
+    return [
+        (members, Group(spec, tuple(id for group in members for id in group.files)))
+        for (spec, _), members in tiers.items()
+        if len(members) >= _FAN
+    ]
 
 
 def _position_deletes(path: str, positions: Ints) -> bytes:
@@ -468,13 +534,3 @@ def _position_deletes(path: str, positions: Ints) -> bytes:
     table = pa.table([names, pa.array(positions, pa.int64())], schema=_POSITIONS)
     pq.write_table(table, target, compression="zstd", store_schema=False)
     return target.getvalue()
-
-
-def _entry(status: int, sequence: int, record: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "status": status,
-        "snapshot_id": sequence,
-        "sequence_number": sequence,
-        "file_sequence_number": sequence,
-        "data_file": record,
-    }

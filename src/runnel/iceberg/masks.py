@@ -73,8 +73,9 @@ def masks(
     """The masks of all files that need one. `known` keeps what was read before, with what it was made of."""
     found: dict[int, Mask] = {}
     listed = [moment.id for moment in facts.moments]
-    for id, file in facts.files.items():
-        rows = facts.inlined.get(id)
+    late = [id for id, file in facts.files.items() if file.partial_max is not None]
+    for id in {*late, *facts.inlined, *facts.deletes, *facts.inlined_deletes} & facts.files.keys():
+        file, rows = facts.files[id], facts.inlined.get(id)
         deletes, kept = facts.deletes.get(id, ()), facts.inlined_deletes.get(id, ())
         born_late = file.partial_max is not None and _between(listed, file.begin, file.partial_max)
         if rows is None and not deletes and not kept and not born_late:

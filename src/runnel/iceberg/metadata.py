@@ -86,9 +86,21 @@ def _snapshots(history: History, times: list[int]) -> str:
     starts = [point.snapshot for point in history.points]
     parts = []
     parent: Moment | None = None
+    known, history.texts = history.texts, {}
     for moment, time in zip(facts.moments, times, strict=True):
         point = history.points[max(0, bisect_right(starts, moment.id) - 1)]
-        parts.append(json.dumps(_snapshot(history, moment, time, parent, point)))
+        key = (
+            moment.id,
+            time,
+            parent.id if parent else None,
+            point.snapshot,
+            point.list_uri,
+            point.schema,
+            point.totals,
+        )
+        text = known.get(key) or json.dumps(_snapshot(history, moment, time, parent, point))
+        history.texts[key] = text
+        parts.append(text)
         parent = moment
     return ",".join(parts)
 

@@ -121,7 +121,7 @@ class Rest:
         )
 
     def _place(self, request: Request) -> tuple[Warehouse, str]:
-        prefix = request.path_params["prefix"]
+        prefix = _part(request, "prefix")
         try:
             return self._warehouses.find(prefix), request.state.caller.role
         except ProtocolError:
@@ -144,7 +144,7 @@ class Rest:
 
     def _namespace(self, request: Request) -> Response:
         warehouse, role = self._place(request)
-        name = request.path_params["namespace"]
+        name = _part(request, "namespace")
         self._warehouses.require_namespace(warehouse, role, name)
         if request.method == "HEAD":
             return Response(status_code=204)
@@ -152,13 +152,13 @@ class Rest:
 
     def _tables(self, request: Request) -> Response:
         warehouse, role = self._place(request)
-        listed = self._warehouses.tables(warehouse, role, request.path_params["namespace"])
+        listed = self._warehouses.tables(warehouse, role, _part(request, "namespace"))
         found, token = _page(request, [{"namespace": [each.namespace], "name": each.name} for each in listed])
         return JSONResponse({"identifiers": found, "next-page-token": token})
 
     def _table(self, request: Request) -> Response:
         warehouse, role = self._place(request)
-        namespace, name = request.path_params["namespace"], request.path_params["table"]
+        namespace, name = _part(request, "namespace"), _part(request, "table")
         if request.method == "HEAD":
             self._warehouses.find_table(warehouse, role, namespace, name)
             return Response(status_code=204)
@@ -181,18 +181,23 @@ class Rest:
 
     def _credentials(self, request: Request) -> Response:
         warehouse, role = self._place(request)
-        namespace, name = request.path_params["namespace"], request.path_params["table"]
+        namespace, name = _part(request, "namespace"), _part(request, "table")
         _, lake = self._warehouses.load(warehouse, role, namespace, name)
         given = vended(lake, is_engine=request.state.caller.is_engine)
         return JSONResponse({"storage-credentials": _credentials(lake.data_path, given)})
 
     def _views(self, request: Request) -> Response:
         warehouse, role = self._place(request)
-        self._warehouses.require_namespace(warehouse, role, request.path_params["namespace"])
+        self._warehouses.require_namespace(warehouse, role, _part(request, "namespace"))
         return JSONResponse({"identifiers": [], "next-page-token": None})
 
     def _view(self, request: Request) -> Response:
-        raise no_view(request.path_params["namespace"], request.path_params["view"])
+        raise no_view(_part(request, "namespace"), _part(request, "view"))
+
+
+def _part(request: Request, name: str) -> str:
+    """A part of the path, decoded."""
+    return unquote(request.path_params[name])
 
 
 def _credentials(prefix: str, given: Mapping[str, str]) -> list[dict[str, Any]]:

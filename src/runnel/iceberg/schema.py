@@ -7,9 +7,8 @@ older files do not have.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from runnel.iceberg.types import default_json, plain_type, promotes
@@ -26,7 +25,6 @@ class Shown:
     fields: tuple[Mapping[str, Any], ...]
     left_out: Mapping[str, str]
     """By name, and why."""
-    text: str = field(compare=False, default="")
 
     def as_json(self, schema_id: int) -> dict[str, Any]:
         return {"type": "struct", "schema-id": schema_id, "identifier-field-ids": [], "fields": list(self.fields)}
@@ -47,7 +45,7 @@ def show(columns: Columns, older: Sequence[Columns], version: int, untold: Set[i
         made = _field(column, flat, version, left_out, column.name)
         if made is not None:
             fields.append(made)
-    return Shown(tuple(fields), left_out, json.dumps(fields, sort_keys=True))
+    return Shown(tuple(fields), left_out)
 
 
 def _flat(columns: Iterable[LakeColumn]) -> dict[int, LakeColumn]:

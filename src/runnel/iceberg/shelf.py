@@ -15,10 +15,10 @@ from runnel.lake.store.storage import Store, open_store
 
 
 class Shelf:
-    """The folder of one table."""
+    """The folder of one table in one version of the format."""
 
-    def __init__(self, lake: Lake, table: LakeTable) -> None:
-        self.folder = f"{beside(lake.data_path)}{table.uuid}/"
+    def __init__(self, lake: Lake, table: LakeTable, version: int) -> None:
+        self.folder = f"{beside(lake.data_path)}{table.uuid}/v{version}/"
         self._store: Store = open_store(self.folder, lake.options)
         self._written: dict[str, int] = {}
         self._kept: frozenset[str] = frozenset()

@@ -138,7 +138,7 @@ class Warehouses:
                 raise no_table(str(table_id), "")
             history = kept.history
             if history is None or history.lake != lake:
-                history = History(lake, table, version, Shelf(lake, table))
+                history = History(lake, table, version, Shelf(lake, table, version))
             kept.history, kept.loaded = None, None
             history.follow(catalog, table)
             assert history.facts is not None

@@ -28,6 +28,7 @@ DEEDS = {
     "flushed_deletes": "{flushed_deletes:,} inlined deletes written out",
     "removed_files": "{removed_files:,} files removed that no snapshot needs",
     "removed_orphans": "{removed_orphans:,} files removed that no catalog knows",
+    "removed_generated": "{removed_generated:,} files of older Iceberg metadata removed",
 }
 
 NameArgument = Annotated[str, typer.Argument(help="Lake.")]

@@ -249,6 +249,10 @@ class ColumnHistory:
         """The snapshots that changed a column, in order."""
         return self._marks
 
+    def is_like(self, other: ColumnHistory) -> bool:
+        """Whether nothing has changed from one read to the other."""
+        return self._rows == other._rows
+
     def ever(self, now: tuple[LakeColumn, ...]) -> tuple[LakeColumn, ...]:
         """The columns of now, and behind them those that were dropped, as they were last."""
         dropped: dict[int, LakeColumn] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 ICEBERG = "iceberg"
 KEPT = "kept.json"
-"""In a table's folder: the names of the files that its newest metadata needs."""
+"""In each folder of a table: the names of the files in it that the newest metadata needs."""
 
 
 def beside(data_path: str) -> str:
