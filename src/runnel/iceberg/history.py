@@ -31,9 +31,10 @@ from runnel.iceberg.masks import Ints, Key, Mask, first_difference, masks
 from runnel.iceberg.partitions import Spec, specs
 from runnel.iceberg.puffin import write_puffin
 from runnel.iceberg.schema import Shown, name_mapping, show
+from runnel.iceberg.shapes import with_shapes
 from runnel.iceberg.shelf import Shelf
 from runnel.lake.format.catalog import mappings
-from runnel.lake.format.model import Lake, LakeColumn, LakeTable
+from runnel.lake.format.model import DataFile, Lake, LakeColumn, LakeTable
 from runnel.lake.store.beside import uri
 from runnel.lake.write.parquet import FIELD_IDS, numbered_field
 
@@ -133,13 +134,19 @@ class History:
     _placed: dict[int, Placed] = field(default_factory=dict)
     _rows: dict[int, str] = field(default_factory=dict)
     _now: _Now | None = None
+    _shapes: dict[int, int] = field(default_factory=dict)
     _shown: dict[tuple[_Shape, frozenset[_Shape]], int] = field(default_factory=dict)
 
     def follow(self, conn: Connection, table: LakeTable) -> None:
         """Bring everything in step with the catalog, as `conn` sees it in one transaction."""
         self.table = table
+
+        def look_up(id: int) -> DataFile:
+            return data_file_by_id(conn, self.lake, table, id)
+
         before, facts = self.facts, read_facts(conn, self.lake, table, self.facts)
-        now = masks(self.lake, facts, self._sources, lambda id: data_file_by_id(conn, self.lake, table, id))
+        facts = with_shapes(self.lake, facts, self._shapes, look_up)
+        now = masks(self.lake, facts, self._sources, look_up)
         since = self._first_change(conn, before, facts, now)
         self.facts, self._masks = facts, now
         if since is not None:

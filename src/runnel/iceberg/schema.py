@@ -65,7 +65,9 @@ def _field(
         left_out[path] = str(reason)
         return None
     stored = [files.get(column.id) for files in older]
-    required = not column.nulls_allowed and all(each is not None and not each.nulls_allowed for each in stored)
+    # Of fields inside of others DuckLake says that they have no NULLs when they are added, which is not so.
+    required = path == column.name and not column.nulls_allowed
+    required = required and all(each is not None and not each.nulls_allowed for each in stored)
     made: dict[str, Any] = {"id": column.id, "name": column.name, "required": required, "type": type_}
     if column.initial_default is not None:
         if version < 3 and any(each is None for each in stored):
