@@ -24,7 +24,7 @@ from runnel.catalog.tokens import create_token, list_tokens, revoke_token
 from runnel.errors import UserError
 from runnel.http.place import HttpPlace, Listen
 from runnel.http.server import HttpServer, Tls
-from tests.iceberg.clients import catalog, serving
+from tests.iceberg.clients import catalog, ducks, serving
 from tests.lake.duck import Duck
 
 CONFIG = "/iceberg/v1/config"
@@ -234,3 +234,14 @@ def certificate(folder: Path) -> Tls:
     )
     assert ssl.create_default_context(cafile=str(cert))
     return Tls(cert, secret)
+
+
+def test_duckdb_reads_with_a_token(closed: HttpServer, db: psycopg.Connection[Any], tmp_path: Path) -> None:
+    with ducks(closed, token=token_of(closed, tmp_path)) as ice:
+        assert ice.execute("SELECT count(*) FROM ice.main.open").fetchall() == [(100,)]
+
+
+def test_a_database_that_is_away_is_told(dsn: str, tmp_path: Path) -> None:
+    with serving("host=127.0.0.1 port=1 dbname=x", tmp_path / "http", loopback_reads=False) as server:
+        answer = requests.get(server.url + CONFIG, headers=bearer("rnl_some"), timeout=30)
+        assert answer.status_code == 503 and answer.json()["error"]["type"] == "ServiceUnavailableException"

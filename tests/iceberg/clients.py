@@ -39,7 +39,9 @@ def catalog(server: HttpServer, warehouse: str = "lake", *, s3: S3 | None = None
     return RestCatalog("test", uri=f"{server.url}/iceberg", warehouse=warehouse, **store, **properties)
 
 
-def ducks(server: HttpServer, warehouse: str = "lake", *, s3: S3 | None = None) -> duckdb.DuckDBPyConnection:
+def ducks(
+    server: HttpServer, warehouse: str = "lake", *, s3: S3 | None = None, token: str | None = None
+) -> duckdb.DuckDBPyConnection:
     """DuckDB with the lake attached as `ice`."""
     conn = duckdb.connect(config={"allow_unsigned_extensions": "true", "autoinstall_known_extensions": "false"})
     for name in ("httpfs", "avro", "iceberg"):
@@ -51,8 +53,12 @@ def ducks(server: HttpServer, warehouse: str = "lake", *, s3: S3 | None = None) 
     conn.execute("SET python_enable_replacements = false")
     if s3 is not None:
         conn.execute(s3.duck_secret())
+    way = "AUTHORIZATION_TYPE 'none'"
+    if token is not None:
+        conn.execute(f"CREATE SECRET runnel (TYPE iceberg, TOKEN '{token}')")
+        way = "SECRET runnel"
     conn.execute(
-        f"ATTACH '{warehouse}' AS ice (TYPE iceberg, ENDPOINT '{server.url}/iceberg', AUTHORIZATION_TYPE 'none', "
+        f"ATTACH '{warehouse}' AS ice (TYPE iceberg, ENDPOINT '{server.url}/iceberg', {way}, "
         "ACCESS_DELEGATION_MODE 'none', DEFAULT_SCHEMA 'main')"
     )
     return conn

@@ -23,7 +23,7 @@ def build(connections: Connections, callers: Callers, hosts: frozenset[str]) -> 
     rest = Rest(connections.borrow, callers.by_token)
     site = Starlette(
         routes=[Route("/", _front), Mount(ICEBERG, routes=rest.routes())],
-        exception_handlers={Exception: _unexpected, 404: _nothing},
+        exception_handlers={Exception: _unexpected, 404: _nothing, 405: _no_such_verb},
     )
     return Guard(_as_sent(site), callers, hosts, open_paths=rest.open_paths, harmless_posts=rest.harmless_posts)
 
@@ -45,6 +45,11 @@ def _front(request: Request) -> Response:
 def _nothing(request: Request, _: Exception) -> Response:
     body = {"error": {"message": f"There is no {request.url.path} here.", "type": "NotFoundException", "code": 404}}
     return JSONResponse(body, 404)
+
+
+def _no_such_verb(request: Request, _: Exception) -> Response:
+    message = f"{request.method} is not supported for {request.url.path}."
+    return JSONResponse({"error": {"message": message, "type": "UnsupportedOperationException", "code": 405}}, 405)
 
 
 def _unexpected(request: Request, error: Exception) -> Response:

@@ -14,10 +14,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from runnel.catalog.lost import first_line
 from runnel.http.callers import Caller, Callers
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,11 @@ class Guard:
         request = Request(scope)
         refusal = self._foreign(request)
         if refusal is None and not request.url.path.endswith(self._open):
-            caller = await self._caller(request)
+            try:
+                caller = await self._caller(request)
+            except psycopg.Error as error:
+                log.warning("a caller could not be told: %s", first_line(error))
+                caller = refused(503, "The database cannot be reached.")
             if isinstance(caller, Response):
                 refusal = caller
             else:
@@ -87,7 +93,7 @@ class Guard:
 
 def refused(code: int, message: str) -> Response:
     """An answer in the form of errors that the Iceberg protocol has, which will do for people too."""
-    kinds = {401: "NotAuthorizedException", 403: "ForbiddenException"}
+    kinds = {401: "NotAuthorizedException", 403: "ForbiddenException", 503: "ServiceUnavailableException"}
     headers = {"WWW-Authenticate": "Bearer"} if code == 401 else None
     body = {"error": {"message": message, "type": kinds[code], "code": code}}
     return JSONResponse(body, code, headers)

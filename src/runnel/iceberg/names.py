@@ -17,6 +17,8 @@ from runnel.lake.format.catalog import query
 from runnel.lake.format.model import Lake
 
 Connection = psycopg.Connection[Any]
+Role = str | None
+"""A role in PostgreSQL; None for the engine itself, whose lake it is."""
 
 # Of a table with row security only those who are exempt from it get all rows.
 ALLOWED = """
@@ -89,6 +91,9 @@ def readable(conn: Connection, lake: Lake, role: str) -> Mapping[int, bool]:
     return {id: bool(allowed) for id, allowed in conn.execute(ALLOWED, {"lake": lake.name, "role": role})}
 
 
-def is_superuser(conn: Connection, role: str) -> bool:
+def sees_all(conn: Connection, role: Role) -> bool:
+    """Whether a role may read everything."""
+    if role is None:
+        return True
     row = conn.execute("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (role,)).fetchone()
     return bool(row and row[0])

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from runnel.iceberg.credentials import settings, vended
 from runnel.iceberg.errors import ProtocolError, bad_request, no_view, read_only
+from runnel.iceberg.names import Role
 from runnel.iceberg.warehouse import Borrow, Warehouse, Warehouses
 
 log = logging.getLogger(__name__)
@@ -120,15 +121,16 @@ class Rest:
             }
         )
 
-    def _place(self, request: Request) -> tuple[Warehouse, str]:
-        prefix = _part(request, "prefix")
+    def _place(self, request: Request) -> tuple[Warehouse, Role]:
+        prefix, caller = _part(request, "prefix"), request.state.caller
+        role = None if caller.is_engine else caller.role
         try:
-            return self._warehouses.find(prefix), request.state.caller.role
+            return self._warehouses.find(prefix), role
         except ProtocolError:
             # Some clients encode what was encoded already.
             if unquote(prefix) == prefix:
                 raise
-            return self._warehouses.find(unquote(prefix)), request.state.caller.role
+            return self._warehouses.find(unquote(prefix)), role
 
     # -- what there is ---------------------------------------------------------------------------------------
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import psycopg
 
+from runnel.catalog.lost import first_line
 from runnel.errors import RunnelError, TransientError
 from runnel.iceberg import names
 from runnel.iceberg.errors import ProtocolError, bad_request, no_namespace, no_table, no_warehouse, unavailable
 from runnel.iceberg.history import History
 from runnel.iceberg.metadata import metadata
-from runnel.iceberg.names import Listed
+from runnel.iceberg.names import Listed, Role
 from runnel.iceberg.shelf import Shelf
 from runnel.lake.attached import default_lake_name, lake_names, load_lake
 from runnel.lake.connection import connect_catalog
@@ -85,33 +86,33 @@ class Warehouses:
             return Warehouse(name.removesuffix(V2), 2)
         raise no_warehouse(name)
 
-    def namespaces(self, warehouse: Warehouse, role: str) -> list[str]:
+    def namespaces(self, warehouse: Warehouse, role: Role) -> list[str]:
         """The schemas in which a role may read a table; of an administrator all."""
         with self._open(warehouse) as (conn, catalog, lake):
             at = head(catalog, lake)
-            if names.is_superuser(conn, role):
+            if names.sees_all(conn, role):
                 return names.namespaces(catalog, lake, at)
             return sorted({each.namespace for each in self._visible(conn, catalog, lake, at, role)})
 
-    def tables(self, warehouse: Warehouse, role: str, namespace: str) -> list[Listed]:
+    def tables(self, warehouse: Warehouse, role: Role, namespace: str) -> list[Listed]:
         """The tables of a schema that a role may read."""
         with self._open(warehouse) as (conn, catalog, lake):
             at = head(catalog, lake)
             found = [e for e in self._visible(conn, catalog, lake, at, role) if e.namespace == namespace]
-            if not found and not (names.is_superuser(conn, role) and namespace in names.namespaces(catalog, lake, at)):
+            if not found and not (names.sees_all(conn, role) and namespace in names.namespaces(catalog, lake, at)):
                 raise no_namespace(namespace)
             return found
 
-    def require_namespace(self, warehouse: Warehouse, role: str, namespace: str) -> None:
+    def require_namespace(self, warehouse: Warehouse, role: Role, namespace: str) -> None:
         if namespace not in self.namespaces(warehouse, role):
             raise no_namespace(namespace)
 
-    def find_table(self, warehouse: Warehouse, role: str, namespace: str, name: str) -> Listed:
+    def find_table(self, warehouse: Warehouse, role: Role, namespace: str, name: str) -> Listed:
         """A table by name. That it may not be read is no different from its not being there."""
         with self._open(warehouse) as (conn, catalog, lake):
             return self._listed(conn, catalog, lake, role, namespace, name)
 
-    def load(self, warehouse: Warehouse, role: str, namespace: str, name: str) -> tuple[Loaded, Lake]:
+    def load(self, warehouse: Warehouse, role: Role, namespace: str, name: str) -> tuple[Loaded, Lake]:
         """A table's metadata; generated if something has changed since it was last asked for."""
         with self._open(warehouse) as (conn, catalog, lake):
             found = self._listed(conn, catalog, lake, role, namespace, name)
@@ -156,16 +157,16 @@ class Warehouses:
         return kept.loaded
 
     def _listed(
-        self, conn: Connection, catalog: Connection, lake: Lake, role: str, namespace: str, name: str
+        self, conn: Connection, catalog: Connection, lake: Lake, role: Role, namespace: str, name: str
     ) -> Listed:
         for each in self._visible(conn, catalog, lake, head(catalog, lake), role):
             if (each.namespace, each.name) == (namespace, name):
                 return each
         raise no_table(namespace, name)
 
-    def _visible(self, conn: Connection, catalog: Connection, lake: Lake, at: int, role: str) -> list[Listed]:
+    def _visible(self, conn: Connection, catalog: Connection, lake: Lake, at: int, role: Role) -> list[Listed]:
         every = names.listed(catalog, lake, at)
-        if names.is_superuser(conn, role):
+        if role is None or names.sees_all(conn, role):
             return every
         allowed = names.readable(conn, lake, role)
         return [each for each in every if allowed.get(each.table_id, False)]
@@ -183,6 +184,8 @@ class Warehouses:
                         yield conn, catalog, lake
         except ProtocolError:
             raise
+        except psycopg.OperationalError as error:
+            raise unavailable(f"The database cannot be reached: {first_line(error)}") from error
         except TransientError as error:
             raise unavailable(error.message) from error
         except RunnelError as error:

@@ -128,7 +128,7 @@ def iceberg_lines(client: str, place: IcebergPlace) -> list[str]:
                 else ["fs.native-local.enabled=true", "local.location=/"]
             )
             return [
-                "# etc/catalog/lake.properties; Trino before 483 reads no deletes of Iceberg 3: add @v2 to the warehouse",
+                "# etc/catalog/lake.properties; before Trino 483, which reads deletes of Iceberg 3: add @v2",
                 f"# the token is in {place.token_file}",
                 "connector.name=iceberg",
                 "iceberg.catalog.type=rest",

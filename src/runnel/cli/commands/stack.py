@@ -412,6 +412,9 @@ def _http(address: str | None, certificate: str | None, key: str | None) -> _Htt
         return None
     if (certificate is None) != (key is None):
         raise UserError("--http-cert and --http-key belong together.", hint="Give both, as PEM files.")
+    from runnel.http.place import Listen
+
+    Listen.parse(address)
     return _Http(address, certificate, key)
 
 
