@@ -29,6 +29,8 @@ Connection = psycopg.Connection[Any]
 Borrow = Callable[[], AbstractContextManager[Connection]]
 
 V2 = "@v2"
+KEPT = 200
+"""So many tables are remembered; what was made for others is made again, and found written."""
 _STATE = (
     "SELECT max(snapshot_id), min(snapshot_id), count(*) FROM {lake}.ducklake_snapshot WHERE snapshot_id >= %(since)s"
 )
@@ -122,7 +124,10 @@ class Warehouses:
                 )
             key = (lake.name, lake.schema, lake.data_path, lake.dsn, found.table_id, warehouse.version)
             with self._lock:
-                kept = self._tables.setdefault(key, _Table())
+                # The one that was asked for last is the last to go.
+                kept = self._tables[key] = self._tables.pop(key, _Table())
+                while len(self._tables) > KEPT:
+                    del self._tables[next(iter(self._tables))]
             with kept.lock:
                 return self._load(catalog, lake, found.table_id, warehouse.version, kept), lake
 
