@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runnel.http.server import HttpServer
+from runnel.iceberg import shelf
 from runnel.lake.attached import load_lake
 from runnel.lake.format.catalog import head, tables
 from runnel.lake.upkeep.maintain import maintain
@@ -91,6 +92,7 @@ def test_nanoseconds_are_for_version_three(client: Duck, http: HttpServer) -> No
     assert "runnel.left-out-columns" in older.properties
 
 
+@pytest.mark.slow
 def test_columns_come_and_go_and_have_defaults(client: Duck, http: HttpServer) -> None:
     client.run("CREATE TABLE t(i INTEGER, s STRUCT(a INTEGER), f FLOAT, d DECIMAL(8,2))")
     client.run("INSERT INTO t SELECT i, {'a': i}, i / 2, i / 4 FROM range(100) r(i)")
@@ -168,6 +170,22 @@ def test_partitions_prune_where_both_formats_mean_the_same(client: Duck, http: H
                 assert ice.execute(f"SELECT count(*) FROM ice.main.t WHERE {condition}").fetchall() == [(wanted,)]
 
 
+def test_a_partition_by_a_column_that_is_not_shown(client: Duck, http: HttpServer) -> None:
+    client.run("CREATE TABLE t(i INTEGER, v VARCHAR)")
+    client.run("INSERT INTO t SELECT i, 'v' || i FROM range(50) r(i)")
+    client.run("ALTER TABLE t ADD COLUMN p INTEGER DEFAULT 7").run("ALTER TABLE t SET PARTITIONED BY (p, i)")
+    client.run("INSERT INTO t SELECT 1, 'v' || i, i % 3 FROM range(50) r(i)")
+    found = assert_all_same(http, client, "t")
+    sources = {name: {f.source_id for s in table.specs().values() for f in s.fields} for name, table in found.items()}
+    assert sources == {"lake": {1, 3}, "lake@v2": {1}}
+    # The partition's column is dropped, and another one is widened so that Iceberg cannot follow.
+    client.run("ALTER TABLE t RESET PARTITIONED BY").run("ALTER TABLE t DROP COLUMN p")
+    client.run("ALTER TABLE t ALTER i TYPE DOUBLE").run("DELETE FROM t WHERE v = 'v3'")
+    found = assert_all_same(http, client, "t")
+    assert [field.name for field in found["lake"].schema().fields] == ["v"]
+    assert not [field for spec in found["lake"].specs().values() for field in spec.fields]
+
+
 def test_bounds_leave_files_closed(client: Duck, http: HttpServer) -> None:
     client.run("CREATE TABLE t(i BIGINT, s VARCHAR, d DATE, f DOUBLE, n DECIMAL(10,2), u UUID, z TIMESTAMPTZ)")
     for first in (0, 1000, 2000):
@@ -204,9 +222,16 @@ def test_row_lineage_is_ducklakes(client: Duck, http: HttpServer, db: psycopg.Co
     assert {moments[i] for i in (0, 60, 1000)} == {2, 3, 4}
 
 
+@pytest.mark.slow
 def test_flushing_merging_and_expiring_change_nothing_that_is_left(
-    client: Duck, http: HttpServer, db: psycopg.Connection[Any], dsn: str, lake: str
+    client: Duck,
+    http: HttpServer,
+    db: psycopg.Connection[Any],
+    dsn: str,
+    lake: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(shelf, "TELL_SECONDS", 0.0)
     client.run("CREATE TABLE t(i BIGINT, v VARCHAR)")
     for number in range(6):
         client.run(f"INSERT INTO t SELECT i, 'v' || i FROM range({number * 10}, {number * 10 + 5}) r(i)")

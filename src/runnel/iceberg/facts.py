@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,8 +54,6 @@ class File:
     row_id_start: int | None
     shape: int
     """The snapshot whose columns it has."""
-    signature: int = 0
-    """Of inlined rows: which ones these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def read_facts(conn: Connection, lake: Lake, table: LakeTable, before: Facts | N
     for id, (rows, shape) in inlined.items():
         ends = [end for end in rows.ends if end is not None]
         ended = max(ends) if len(ends) == len(rows.ends) else None
-        files[id] = File(id, rows.begin, ended, None, len(rows.row_ids), 0, None, None, None, shape, hash(rows.row_ids))
+        files[id] = File(id, rows.begin, ended, None, len(rows.row_ids), 0, None, None, None, shape)
     kept = inlined_deletes(conn, lake, table.id, last)
     found = query(
         conn,
@@ -195,7 +194,7 @@ def _deletes(
 
 
 def _inlined(conn: Connection, lake: Lake, table: LakeTable) -> dict[int, tuple[Inlined, int]]:
-    """By an id of our own: below zero, so that it is no file's."""
+    """By an id of our own: below zero, so that it is no file's, and another one for other rows."""
     found = {}
     for place in inlined_tables(conn, lake, table.id):
         version = int(place.name.rpartition("_")[2])
@@ -209,7 +208,8 @@ def _inlined(conn: Connection, lake: Lake, table: LakeTable) -> dict[int, tuple[
         for begin, rows in by_begin.items():
             ids, ends = zip(*rows, strict=True)
             shape = begin if place.since is None else place.since
-            found[-(begin << 24 | version)] = Inlined(place.name, begin, ids, ends), shape
+            number = (begin << 24 | version) << 32 | zlib.crc32(repr(ids).encode())
+            found[-number] = Inlined(place.name, begin, ids, ends), shape
     return found
 
 

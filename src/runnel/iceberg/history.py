@@ -156,7 +156,8 @@ class History:
             self._now = None
             self._shown.clear()
         self._continue(conn, facts)
-        self._forget(facts)
+        if self.shelf.is_due:
+            self._forget(facts)
 
     # -- what has changed ------------------------------------------------------------------------------------
 
@@ -167,13 +168,20 @@ class History:
         mapped = mappings(conn, self.lake, {f.mapping_id for f in facts.files.values() if f.mapping_id is not None})
         head = facts.columns.at(facts.moments[-1].id)
         self.mapping, untold = name_mapping(facts.columns.ever(head), mapped.values())
-        top = {column.id for column in head}
-        found = specs(conn, self.lake, self.table.id, head, top)
+
+        def shown() -> set[int]:
+            older = {_Shape(facts.columns.at(at)) for at in {file.shape for file in facts.files.values()}}
+            fields = show(head, [each.columns for each in older], self.version, untold).fields
+            return {field["id"] for field in fields}
+
+        found = specs(conn, self.lake, self.table.id, head, shown)
         shape = [(id, spec.id, [(f.id, f.transform, f.source) for f in spec.fields]) for id, spec in found.items()]
         if before is None or shape != self._shape or untold != self._untold:
             self._shape, self._untold, self.specs = shape, frozenset(untold), found
             self._placed.clear()
             self._shown.clear()
+            self._manifests.clear()
+            self._beside.clear()
             return -1
         concerned = []
         for id in before.files.keys() | facts.files.keys():
@@ -417,12 +425,12 @@ class History:
         """Make the lists of unseen positions that are not there yet."""
         for key in keys - self._deletes.keys():
             mask, begin = self._masks[key[0]], self._begin(key[0])
-            if key[2] < 0:
+            if key[1] < 0:
                 assert mask.direct is not None
                 file, since = mask.direct, max(mask.direct_from, begin)
                 self._deletes[key] = Deletes(uri(file.path), file.size, file.count, since)
                 continue
-            address, positions, since = self._placed[key[0]].uri, mask.positions(key[2]), max(key[2], begin)
+            address, positions, since = self._placed[key[0]].uri, mask.positions(key[1]), max(key[1], begin)
             if self.version >= 3:
                 # One file each: PyIceberg takes all vectors of a file, also those that another snapshot's list means.
                 data, vector = write_puffin(address, positions)
@@ -453,7 +461,7 @@ class History:
         yield from {point.list_uri for point in self.points}
         yield from {made.path for made in self._manifests.values()}
         yield from {made.path for made in self._beside.values()}
-        yield from {made.uri for key, made in self._deletes.items() if key[2] >= 0}
+        yield from {made.uri for key, made in self._deletes.items() if key[1] >= 0}
         yield from self._rows.values()
 
 
@@ -506,12 +514,7 @@ class _Now:
 
 def _same_rows(old: File, new: File) -> bool:
     """Whether a file only lives to another snapshot than before."""
-    return (old.begin, old.partial_max, old.rows, old.signature) == (
-        new.begin,
-        new.partial_max,
-        new.rows,
-        new.signature,
-    )
+    return (old.begin, old.partial_max, old.rows) == (new.begin, new.partial_max, new.rows)
 
 
 def _rest(group: Group, gone: Sequence[int]) -> tuple[int, ...]:

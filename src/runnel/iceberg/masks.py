@@ -21,9 +21,9 @@ from runnel.lake.read.reader import NEVER, FileScan, deletions, versions
 from runnel.lake.write.deletions import is_for_both
 
 Ints = npt.NDArray[np.int64]
-Key = tuple[int, int, int]
-"""A state of a mask: the file, which rows it has, and the last snapshot that changed the mask. With a delete file that
-is used as it is: its negative id."""
+Key = tuple[int, int]
+"""A state of a mask: the file, and the last snapshot that changed the mask. With a delete file that is used as it is:
+its negative id."""
 
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -33,7 +33,6 @@ class Mask:
     """The unseen positions of one file over time."""
 
     file: int
-    signature: int
     events: tuple[int, ...]
     """Snapshots at which they change, ascending."""
     direct: DeleteFile | None
@@ -49,10 +48,10 @@ class Mask:
     def key(self, at: int) -> Key | None:
         """The state at a snapshot; None if all rows are seen."""
         if self.direct is not None and at >= self.direct_from:
-            return (self.file, self.signature, -1 - self.direct.id)
+            return (self.file, -1 - self.direct.id)
         place = bisect_right(self.events, at)
         event = self.events[place - 1] if place else 0
-        return (self.file, self.signature, event) if event >= self.first_death or event < self.last_birth else None
+        return (self.file, event) if event >= self.first_death or event < self.last_birth else None
 
     def positions(self, at: int) -> Ints:
         """What is not seen, ascending."""
@@ -80,7 +79,7 @@ def masks(
         born_late = file.partial_max is not None and _between(listed, file.begin, file.partial_max)
         if rows is None and not deletes and not kept and not born_late:
             continue
-        source = (file.signature, born_late, rows.ends if rows else (deletes, kept))
+        source = (born_late, rows.ends if rows else (deletes, kept))
         before = known.get(id)
         if before is not None and before[0] == source:
             found[id] = before[1]
@@ -134,7 +133,6 @@ def _mask(file: File, direct: DeleteFile | None, direct_from: int, deaths: tuple
     events = np.unique(np.concatenate([deaths[1], births]))
     return Mask(
         file.id,
-        file.signature,
         tuple(events[events != NEVER].tolist()),
         direct,
         direct_from,

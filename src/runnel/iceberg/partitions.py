@@ -66,10 +66,13 @@ NONE = Spec(0)
 
 
 def specs(
-    conn: psycopg.Connection[Any], lake: Lake, table_id: int, columns: Sequence[LakeColumn], shown: set[int]
+    conn: psycopg.Connection[Any],
+    lake: Lake,
+    table_id: int,
+    columns: Sequence[LakeColumn],
+    shown: Callable[[], set[int]],
 ) -> dict[int, Spec]:
-    """By DuckLake's partition id. Only columns that are shown now can be told to readers."""
-    by_id = {column.id: column for column in columns if column.id in shown}
+    """By DuckLake's partition id. Only columns that are shown now can be told to readers; `shown` says which."""
     keys: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     for partition, index, column, transform in query(
         conn,
@@ -79,6 +82,8 @@ def specs(
         table=table_id,
     ):
         keys[partition].append((index, column, transform))
+    visible = shown() if keys else set()
+    by_id = {column.id: column for column in columns if column.id in visible}
     found: dict[int, Spec] = {}
     numbers: dict[tuple[int, str], int] = {}
     for partition, parts in keys.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 from runnel.lake.format.model import Lake, LakeTable
 from runnel.lake.store.beside import KEPT, beside, uri
 from runnel.lake.store.storage import Store, open_store
+
+TELL_SECONDS = 300.0
 
 
 class Shelf:
@@ -22,6 +25,7 @@ class Shelf:
         self._store: Store = open_store(self.folder, lake.options)
         self._written: dict[str, int] = {}
         self._kept: frozenset[str] = frozenset()
+        self._told = -TELL_SECONDS
 
     @property
     def location(self) -> str:
@@ -38,8 +42,14 @@ class Shelf:
             self._written[name] = len(data)
         return uri(self.folder + name), len(data)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to say again what is needed: far more often than files are old enough to be removed."""
+        return time.monotonic() - self._told >= TELL_SECONDS
+
     def keep(self, uris: Iterable[str]) -> None:
         """Tell maintenance which files are needed; the others go after a time of grace."""
+        self._told = time.monotonic()
         names = frozenset(each.rpartition("/")[2] for each in uris)
         if names != self._kept:
             data = json.dumps(sorted(names)).encode()
