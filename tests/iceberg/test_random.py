@@ -10,6 +10,9 @@ import psycopg
 import pytest
 
 from runnel.http.server import HttpServer
+from runnel.lake.attached import load_lake
+from runnel.lake.upkeep.maintain import maintain
+from runnel.lake.upkeep.settings import Settings
 from tests.iceberg.clients import catalog, ducks
 from tests.iceberg.comparing import assert_same, damaged
 from tests.lake.duck import Duck
@@ -24,6 +27,7 @@ STEPS = int(os.environ.get("RUNNEL_LAKE_STEPS", "16"))
 @pytest.mark.parametrize(("kind", "inline"), [("plain", 0), ("plain", 10), ("partitioned", 10)])
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_every_snapshot_of_a_random_history(
+    dsn: str,
     duck: Callable[..., Duck],
     db: psycopg.Connection[Any],
     lake: str,
@@ -41,11 +45,19 @@ def test_every_snapshot_of_a_random_history(
         history.step()
         if step == STEPS // 2:
             client.run("CALL ducklake_expire_snapshots('lake', versions => [1, 2, 3])")
+        if step % 7 == 6:
+            tidy(dsn)
         # What was generated meanwhile must not show through later.
         if step % 6 == 5 or step == STEPS - 1:
             for warehouse in ("lake", "lake@v2"):
                 compared += compare(client, db, http, warehouse, history)
     assert compared >= 4
+
+
+def tidy(dsn: str) -> None:
+    """Runnel's own maintenance: merged files, and delete files of its making."""
+    with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn, autocommit=True) as observer:
+        maintain(conn, observer, load_lake(conn, "lake"), Settings(min_files=3, deleted_share=0.6))
 
 
 def compare(client: Duck, db: psycopg.Connection[Any], http: HttpServer, warehouse: str, history: History) -> int:
