@@ -281,10 +281,10 @@ def test_compressions(tmp_path: Any, compression: str, encrypt: bool) -> None:
 def test_names_sort_by_time_and_are_versioned() -> None:
     import re
 
-    names = [file_name() for _ in range(3)] + [file_name("delete")]
+    names = [file_name() for _ in range(3)] + [file_name("positions")]
     assert all(
         re.fullmatch(
-            r"ducklake-[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}(-delete)?.parquet", name
+            r"ducklake-[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}(-positions)?.parquet", name
         )
         for name in names
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from runnel.cli.commands import bench, define, demo, inspect, lake, shell, spark, stack
+from runnel.cli.commands import bench, define, demo, inspect, lake, shell, spark, stack, token
 from runnel.cli.settings import Common, common
 from runnel.errors import RunnelError
 
@@ -113,6 +113,7 @@ for panel, name, command in (
     (STACK, "down", stack.down),
     (STACK, "init", stack.init),
     (STACK, "dsn", shell.dsn),
+    (STACK, "url", shell.url),
     (STACK, "config", shell.config),
     (STACK, "version", shell.version),
     (TABLES, "create", define.create),
@@ -129,6 +130,7 @@ for panel, name, command in (
     app.command(name, rich_help_panel=panel)(command)
 
 app.add_typer(lake.app, name="lake", rich_help_panel=TABLES)
+app.add_typer(token.app, name="token", rich_help_panel=STACK)
 app.add_typer(spark.app, name="spark", rich_help_panel=STACK)
 app.add_typer(bench.app, name="bench", rich_help_panel=LOOK)
 

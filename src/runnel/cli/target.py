@@ -17,6 +17,7 @@ from runnel.errors import UserError
 
 if TYPE_CHECKING:
     from runnel.client import Client
+    from runnel.http.place import HttpPlace
     from runnel.server.account import Report
     from runnel.server.embedded import EmbeddedServer
 
@@ -108,6 +109,20 @@ def resolve_dsn(home: Path | None, dsn: str | None) -> str:
         where = f" --home {home}" if home else ""
         raise UserError(f"No stack is running in {server.home.path}.", hint=f"Start it with: runnel up{where}")
     return server.dsn
+
+
+def http_place(home: Path | None, dsn: str | None) -> tuple[HttpPlace, str]:
+    """What the HTTP server of a stack keeps on this machine, and its address."""
+    from runnel.http.place import HttpPlace
+
+    named = given_dsn(home, dsn)
+    place = HttpPlace.of_database(named) if named is not None else HttpPlace.of_home(embedded(home).home.path)
+    if place.url is None:
+        raise UserError(
+            "No HTTP server of this stack has run on this machine.",
+            hint="`runnel up` starts one, unless it was told --no-http.",
+        )
+    return place, place.url
 
 
 @contextlib.contextmanager

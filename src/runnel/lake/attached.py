@@ -25,7 +25,7 @@ DSN = "dsn"
 HARMLESS = frozenset(
     {
         "region", "endpoint", "allow_http", "virtual_hosted_style_request", "account_name", "maintain_every",
-        "max_retries", "retry_timeout", "timeout", "connect_timeout", "multipart_threshold",
+        "max_retries", "retry_timeout", "timeout", "connect_timeout", "multipart_threshold", "vend_credentials",
     }
 )  # fmt: skip
 """Options that may be stored and shown as they are; everything else is sealed."""
@@ -87,6 +87,11 @@ def load_lake(conn: Connection, name: str) -> Lake:
             sqlstate="42704",
         )
     return _lake(row)
+
+
+def lake_names(conn: Connection) -> set[str]:
+    """The names of all attached lakes."""
+    return {str(row[0]) for row in conn.execute("SELECT name FROM pgtrickle.pgt_lakes")}
 
 
 def default_lake_name(conn: Connection) -> str | None:

@@ -1,4 +1,5 @@
-"""How others reach a lake: the statements that a DuckDB user pastes, the call that a Spark user makes.
+"""How others reach a lake: the statements that a DuckDB user pastes, the call that a Spark user makes, and the settings
+of clients that read it as Iceberg.
 
 No password and no key is ever in them.
 """
@@ -6,7 +7,8 @@ No password and no key is ever in them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
 
 from psycopg.conninfo import make_conninfo
 
@@ -51,6 +53,100 @@ def spark_call(schema: str, connection: Mapping[str, str]) -> str:
     """The call that gives a Spark user a DataFrame."""
     place = "ducklake:postgres:" + conninfo(connection)
     return f"runnel.spark.read_ducklake(spark, {place!r}, 'TABLE', schema={schema!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergPlace:
+    """Where a lake is read as Iceberg. The token is in a file, and never among the lines."""
+
+    uri: str
+    warehouse: str
+    token_file: str
+    store: Mapping[str, str]
+    data_path: str
+
+    @property
+    def prefix(self) -> str:
+        return quote(self.warehouse, safe="")
+
+    @property
+    def prefix_v2(self) -> str:
+        return quote(f"{self.warehouse}@v2", safe="@")
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "uri": self.uri,
+            "warehouse": self.warehouse,
+            "prefix": self.prefix,
+            "prefix_v2": self.prefix_v2,
+            "token_file": self.token_file,
+        }
+
+
+def iceberg_lines(client: str, place: IcebergPlace) -> list[str]:
+    """What a user of a client pastes. Older readers take version 2 of the format: the warehouse with @v2 behind it."""
+    remote = "://" in place.data_path
+    match client:
+        case "pyiceberg":
+            return [
+                "# pip install 'pyiceberg[pyarrow]'; for Iceberg 2: warehouse=" + repr(f"{place.warehouse}@v2"),
+                "from pathlib import Path",
+                "from pyiceberg.catalog.rest import RestCatalog",
+                f"catalog = RestCatalog({place.warehouse!r}, uri={place.uri!r}, warehouse={place.warehouse!r},",
+                f"    token=Path({place.token_file!r}).read_text().strip())",
+                *(["# keys of the store: s3.access-key-id, s3.secret-access-key, or from the environment"] * remote),
+                "catalog.load_table('main.TABLE').scan().to_arrow()",
+            ]
+        case "duckdb-iceberg":
+            return [
+                f"-- the token is in {place.token_file}; for Iceberg 2 attach {place.warehouse}@v2",
+                _load("httpfs", False),
+                _load("avro", False),
+                _load("iceberg", False),
+                *([_secret(place.data_path.partition("://")[0], place.data_path, place.store)] * remote),
+                "CREATE SECRET runnel (TYPE iceberg, TOKEN '<token>');",
+                f"ATTACH {literal(place.warehouse)} AS ice (TYPE iceberg, ENDPOINT {literal(place.uri)}, SECRET runnel,"
+                " ACCESS_DELEGATION_MODE 'none', DEFAULT_SCHEMA 'main');",
+                "SELECT * FROM ice.main.<table>;",
+            ]
+        case "spark":
+            name = f"spark.sql.catalog.{place.warehouse}"
+            return [
+                "# Spark 4.1 with iceberg-spark-runtime-4.1_2.13 1.12; a column of type TIME makes a table unreadable",
+                f"# the token is in {place.token_file}",
+                f"{name}=org.apache.iceberg.spark.SparkCatalog",
+                f"{name}.type=rest",
+                f"{name}.uri={place.uri}",
+                f"{name}.warehouse={place.warehouse}",
+                f"{name}.token=<token>",
+                *([f"{name}.io-impl=org.apache.iceberg.aws.s3.S3FileIO"] * remote),
+            ]
+        case _:
+            file_system = (
+                ["fs.native-s3.enabled=true", *_trino_store(place.store)]
+                if remote
+                else ["fs.native-local.enabled=true", "local.location=/"]
+            )
+            return [
+                "# etc/catalog/lake.properties; before Trino 483, which reads deletes of Iceberg 3: add @v2",
+                f"# the token is in {place.token_file}",
+                "connector.name=iceberg",
+                "iceberg.catalog.type=rest",
+                f"iceberg.rest-catalog.uri={place.uri}",
+                f"iceberg.rest-catalog.warehouse={place.warehouse}",
+                "iceberg.rest-catalog.security=OAUTH2",
+                "iceberg.rest-catalog.oauth2.token=<token>",
+                *file_system,
+            ]
+
+
+def _trino_store(store: Mapping[str, str]) -> list[str]:
+    lines = []
+    if store.get("endpoint"):
+        lines += [f"s3.endpoint={store['endpoint']}", "s3.path-style-access=true"]
+    if store.get("region"):
+        lines.append(f"s3.region={store['region']}")
+    return [*lines, "s3.aws-access-key=<access key>", "s3.aws-secret-key=<secret key>"]
 
 
 def conninfo(connection: Mapping[str, str]) -> str:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from runnel.cli.output import JsonOption, done, note, print_json, print_lake_tables, print_lakes
-from runnel.cli.target import DsnOption, HomeOption, absolute, open_client
+from runnel.cli.target import DsnOption, HomeOption, absolute, http_place, open_client
 from runnel.dsn import SECRET_WORDS
 from runnel.errors import UserError
 from runnel.model.quantities import counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runnel.answers import LakeInfo
 
 PASSWORD_VARIABLE = "RUNNEL_LAKE_PASSWORD"  # noqa: S105  (the name of one)
 
@@ -28,7 +34,18 @@ DEEDS = {
     "flushed_deletes": "{flushed_deletes:,} inlined deletes written out",
     "removed_files": "{removed_files:,} files removed that no snapshot needs",
     "removed_orphans": "{removed_orphans:,} files removed that no catalog knows",
+    "removed_generated": "{removed_generated:,} files of older Iceberg metadata removed",
 }
+
+
+class Reader(StrEnum):
+    """Clients that read a lake as Iceberg."""
+
+    PYICEBERG = "pyiceberg"
+    DUCKDB = "duckdb-iceberg"
+    SPARK = "spark"
+    TRINO = "trino"
+
 
 NameArgument = Annotated[str, typer.Argument(help="Lake.")]
 OptionalName = Annotated[str | None, typer.Argument(help="Lake; the default one when none is named.")]
@@ -45,13 +62,20 @@ def info(
             "or load those of this installation (the default).",
         ),
     ] = False,
+    client: Annotated[
+        Reader | None,
+        typer.Option(help="What to paste into another client, which reads the lake as Iceberg.", show_default=False),
+    ] = None,
     json: JsonOption = False,
     home: HomeOption = None,
     dsn: DsnOption = None,
 ) -> None:
     """Print the lines that open a lake in DuckDB: runnel lake info > lake.sql && duckdb -init lake.sql"""
-    with open_client(home, dsn) as client:
-        lake = client.lake_info(name)
+    with open_client(home, dsn) as connected:
+        lake = connected.lake_info(name)
+    if client is not None:
+        _print_iceberg(lake, client, json, home, dsn)
+        return
     statements = lake.attach_statements(install=install)
     if json:
         connection = {key: value for key, value in lake.connection.items() if key not in SECRET_WORDS}
@@ -198,6 +222,23 @@ def maintain(
     done(f"Done: {', '.join(said)}." if said else "There was nothing to tidy.")
     for table, reason in (result.get("skipped") or {}).items():
         note(f"{table} was left as it is: {reason}")
+
+
+def _print_iceberg(lake: LakeInfo, client: Reader, json: bool, home: Path | None, dsn: str | None) -> None:
+    from runnel.lake.outside import IcebergPlace, iceberg_lines
+
+    if lake.encrypted:
+        raise UserError(
+            f"The files of lake {lake.name} are encrypted, which readers of Iceberg cannot open.",
+            hint="DuckDB can: runnel lake info",
+        )
+    place, url = http_place(home, dsn)
+    parts = IcebergPlace(f"{url}/iceberg", lake.name, str(place.token_file), dict(lake.store), lake.data_path)
+    if json:
+        print_json(parts.as_json())
+        return
+    for line in iceberg_lines(client.value, parts):
+        done(line)
 
 
 def _value(option: str, value: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runnel.cli.output import JsonOption, note, print_json, print_settings
-from runnel.cli.target import DsnOption, HomeOption, given_dsn, hide_password, resolve_dsn
+from runnel.cli.target import DsnOption, HomeOption, given_dsn, hide_password, http_place, resolve_dsn
 
 
 def dsn(
@@ -26,6 +26,11 @@ def dsn(
 
     target = resolve_dsn(home, dsn)
     typer.echo(target if show_password else without_password(target))
+
+
+def url(home: HomeOption = None, dsn: DsnOption = None) -> None:
+    """Print the address of the stack's HTTP server."""
+    typer.echo(http_place(home, dsn)[1])
 
 
 def psql(context: typer.Context, home: HomeOption = None, dsn: DsnOption = None) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import psutil
 
     from runnel.engine import Engine
+    from runnel.http.server import HttpServer
     from runnel.server.embedded import EmbeddedServer
 
 PASSWORD_VARIABLE = "RUNNEL_LOOPBACK_PASSWORD"  # noqa: S105  (the name of one)
@@ -123,6 +124,16 @@ PackageOption = Annotated[
     ),
 ]
 
+HttpOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where to serve HTTP: 127.0.0.1 unless given, with the port that was used last.", metavar="HOST:PORT"
+    ),
+]
+NoHttpOption = Annotated[bool, typer.Option("--no-http", help="Serve no HTTP.")]
+CertOption = Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate (PEM).", metavar="FILE")]
+KeyOption = Annotated[Path | None, typer.Option(help="The key of --http-cert (PEM).", metavar="FILE")]
+
 LoopbackOption = Annotated[
     str | None,
     typer.Option(
@@ -133,6 +144,7 @@ LoopbackOption = Annotated[
 ]
 
 _SECONDS_TO_STOP = 60
+OFF = "off"
 
 # The row says who came last; the function, whether that one lives.
 _ENGINE: LiteralString = "SELECT host, os_pid FROM pgtrickle.pgt_engine WHERE pgtrickle._engine_alive()"
@@ -147,6 +159,10 @@ def up(
     tasks_above: TasksOption = None,
     joins: JoinsOption = None,
     spark_package: PackageOption = None,
+    http: HttpOption = None,
+    no_http: NoHttpOption = False,
+    http_cert: CertOption = None,
+    http_key: KeyOption = None,
     log_level: LevelOption = None,
     log_format: FormatOption = None,
     log_file: LogFileOption = None,
@@ -168,6 +184,9 @@ def up(
         tasks_above=tasks_above,
         joins=joins.value if joins else None,
         spark_package=spark_package,
+        http=OFF if no_http else http,
+        http_cert=http_cert,
+        http_key=http_key,
         log_level=log_level.value if log_level else None,
         log_format=log_format.value if log_format else None,
         log_file=log_file,
@@ -186,6 +205,7 @@ def up(
         _rows(values["tasks_above"].text),
         values["joins"].text == "spark",
         _archive(values["spark_package"].text),
+        _http(values["http"].text, values["http_cert"].text, values["http_key"].text),
     )
     try:
         # Before the server is started: a slip of the pen needs no server.
@@ -272,6 +292,15 @@ def init(
 
 
 @dataclass(frozen=True, slots=True)
+class _Http:
+    """How HTTP was asked for; not looked at before it is served, so that other commands start fast."""
+
+    address: str
+    certificate: str | None
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Run:
     """What `up` was asked for, wherever the server is."""
 
@@ -282,6 +311,8 @@ class _Run:
     tasks_above: int
     joins_in_spark: bool
     spark_package: str | None
+    http: _Http | None
+    """Where to serve HTTP; None for not at all."""
 
     @property
     def seconds(self) -> str:
@@ -327,6 +358,7 @@ def _run_engine(address: str, run: _Run, *, where: str, home: Path | None) -> No
         everyone_creates=home is not None,
     )
     stopping: list[int] = []
+    served: list[HttpServer] = []
     _stop_on_signals(engine, stopping)
     try:
         try:
@@ -344,10 +376,46 @@ def _run_engine(address: str, run: _Run, *, where: str, home: Path | None) -> No
         if not stopping:
             if engine.loopback_problem is not None:
                 warn(engine.loopback_problem)
+            if run.http is not None:
+                served.append(_serve(address, run.http, home))
             _say_ready(engine, address, run, where, has_lake=home is not None or run.data_path is not None)
             engine.run()
     finally:
+        for each in served:
+            each.close()
         engine.close()
+
+
+def _serve(address: str, http: _Http, home: Path | None) -> HttpServer:
+    """Serve HTTP beside the engine, in a thread of its own."""
+    from runnel.http.place import HttpPlace, Listen
+    from runnel.http.server import HttpServer, Tls
+
+    tls = None
+    if http.certificate is not None and http.key is not None:
+        tls = Tls(Path(http.certificate).expanduser(), Path(http.key).expanduser())
+    server = HttpServer(
+        address,
+        HttpPlace.of_database(address) if home is None else HttpPlace.of_home(home),
+        Listen.parse(http.address),
+        tls=tls,
+        # The server of a home trusts its machine anyway.
+        loopback_reads=home is not None,
+    )
+    server.start()
+    logs.log.info("HTTP on %s", server.url)
+    return server
+
+
+def _http(address: str | None, certificate: str | None, key: str | None) -> _Http | None:
+    if address is None or address == OFF:
+        return None
+    if (certificate is None) != (key is None):
+        raise UserError("--http-cert and --http-key belong together.", hint="Give both, as PEM files.")
+    from runnel.http.place import Listen
+
+    Listen.parse(address)
+    return _Http(address, certificate, key)
 
 
 def _rows(text: str | None) -> int:
@@ -382,7 +450,7 @@ def _say_ready(engine: Engine, address: str, run: _Run, where: str, *, has_lake:
     done(f"{state} in {run.seconds}.\n\n  {masked(address)}\n\nNext, in another terminal:")
     done(f"  runnel psql{where}")
     if has_lake:
-        done(f"  runnel lake info{where}      # how to open the lake in DuckDB")
+        done(f"  runnel lake info{where}      # how to open the lake in DuckDB; --client: in PyIceberg, Spark, Trino")
 
 
 def _completed(address: str) -> str:

@@ -244,6 +244,23 @@ class ColumnHistory:
         self._marks = sorted({mark for row in self._rows for mark in row[1:3] if mark is not None})
         self._known: dict[int, tuple[LakeColumn, ...]] = {}
 
+    @property
+    def marks(self) -> Sequence[int]:
+        """The snapshots that changed a column, in order."""
+        return self._marks
+
+    def is_like(self, other: ColumnHistory) -> bool:
+        """Whether nothing has changed from one read to the other."""
+        return self._rows == other._rows
+
+    def ever(self, now: tuple[LakeColumn, ...]) -> tuple[LakeColumn, ...]:
+        """The columns of now, and behind them those that were dropped, as they were last."""
+        dropped: dict[int, LakeColumn] = {}
+        for mark in self._marks:
+            dropped |= {column.id: column for column in self.at(mark)}
+        known = {column.id for column in now}
+        return (*now, *(column for id, column in dropped.items() if id not in known))
+
     def at(self, snapshot: int) -> tuple[LakeColumn, ...]:
         """The columns as they were at a snapshot."""
         since = bisect_right(self._marks, snapshot)

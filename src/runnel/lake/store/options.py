@@ -7,7 +7,8 @@ from functools import cache
 
 from runnel.errors import UserError
 
-_OWN = ("allow_http", "connect_timeout", "max_retries", "multipart_threshold", "retry_timeout", "timeout")
+_OWN = ("allow_http", "connect_timeout", "max_retries", "multipart_threshold", "retry_timeout", "timeout",
+        "vend_credentials")  # fmt: skip
 _USUAL = (
     "access_key_id", "account_key", "account_name", "endpoint", "region", "sas_token", "secret_access_key",
     "service_account_key", "session_token", "virtual_hosted_style_request",

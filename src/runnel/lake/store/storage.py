@@ -219,7 +219,7 @@ def _client(root: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
     config = {
         key: value
         for key, value in given.items()
-        if key not in _DEFAULTS and key not in {"multipart_threshold", "allow_http"}
+        if key not in _DEFAULTS and key not in {"multipart_threshold", "allow_http", "vend_credentials"}
     }
     limits = {key: given.get(key, default) for key, default in _DEFAULTS.items()}
     endpoint = given.get("endpoint") or given.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")

@@ -16,7 +16,7 @@ from runnel.lake.read.reader import NEVER, deletions
 from runnel.lake.upkeep.compact import Change, Workshop, scans_of, state_of
 from runnel.lake.upkeep.lives import Lives, moved_name, write_lives
 from runnel.lake.upkeep.settings import Report, Settings
-from runnel.lake.write.deletions import Deletions, write_delete_file
+from runnel.lake.write.deletions import FOR_BOTH, Deletions, write_delete_file
 from runnel.lake.write.parquet import can_write
 from runnel.model.names import quote
 
@@ -48,7 +48,7 @@ def flush(workshop: Workshop, settings: Settings, report: Report) -> bool:
         deletes = []
         for scan in scans_of(observer, lake, table, files, ()):
             deaths = Deletions(*deletions(scan, Tally()))
-            name = moved_name("delete")
+            name = moved_name(FOR_BOTH)
             workshop.uploaded.append(table.path + name)
             written = write_delete_file(
                 shelf.store, table.path, scan.file.path, deaths, encrypt=lake.encrypted, name=name

@@ -17,7 +17,7 @@ import pyarrow as pa
 from runnel.lake.format.model import LakeColumn, WrittenFile
 from runnel.lake.read.reader import NEVER, FileScan, versions
 from runnel.lake.store.storage import Store
-from runnel.lake.write.deletions import Deletions, write_delete_file
+from runnel.lake.write.deletions import FOR_BOTH, Deletions, write_delete_file
 from runnel.lake.write.parquet import ROW_ID, SNAPSHOT_ID, Form, file_name, write_file
 
 Ints = npt.NDArray[np.int64]
@@ -134,7 +134,7 @@ def _write(lives: Lives, shelf: Shelf, places: Ints, *, dead: bool) -> Iterator[
             shelf.folder + file.path,
             Deletions(np.arange(len(died), dtype=np.int64), died),
             encrypt=shelf.encrypt,
-            name=moved_name("delete"),
+            name=moved_name(FOR_BOTH),
         )
     yield NewFile(
         file, int(born.min()), int(born.max()) if partial else None, deletes, (int(died.min()), int(died.max()))

@@ -63,6 +63,8 @@ def maintain(
                 _maintain_table(Workshop(conn, observer, lake, table, settings.compression, tasks), settings, report)
         report.removed_files += sweep.remove_scheduled(conn, lake, settings.grace)
         report.removed_orphans += sweep.remove_orphans(observer, lake, settings.orphan_grace, pending, left=MOVED)
+        there = {table.uuid for table in tables(observer, lake, head(observer, lake))}
+        report.removed_generated += sweep.remove_generated(lake, there, settings.generated_grace)
     return report
 
 

@@ -26,6 +26,8 @@ class Settings:
     """How long a file that is no longer needed stays for those who still read it."""
     orphan_grace: dt.timedelta = dt.timedelta(hours=24)
     """How old a file must be that no catalog row knows: others may be about to commit it."""
+    generated_grace: dt.timedelta = dt.timedelta(hours=24)
+    """How long generated metadata stays that is no longer the newest."""
     compression: str = "zstd"
 
 
@@ -39,6 +41,7 @@ class Report:
     new_files: int = 0
     removed_files: int = 0
     removed_orphans: int = 0
+    removed_generated: int = 0
     tables: list[str] = field(default_factory=list)
     """Those that changed, as schema.name."""
     skipped: dict[str, str] = field(default_factory=dict)

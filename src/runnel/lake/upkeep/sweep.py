@@ -1,13 +1,16 @@
-"""Removing files that nobody needs: those the catalog has given up, and those it never knew."""
+"""Removing files that nobody needs: those the catalog has given up, those it never knew, and generated ones."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
+from collections import defaultdict
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from runnel.lake.format.statements import execute
-from runnel.lake.store.storage import open_store
+from runnel.lake.store.beside import KEPT, beside
+from runnel.lake.store.storage import Store, Stored, open_store
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -66,6 +69,35 @@ def remove_orphans(
     orphans = [path for path in old if path not in known]
     store.delete(orphans)
     return len(orphans)
+
+
+def remove_generated(lake: Lake, tables: Collection[str], grace: dt.timedelta) -> int:
+    """Remove generated files that the newest metadata of their table does not need. Returns how many.
+
+    `tables` are the uuids of those that there are. Files younger than the time of grace stay: somebody may be reading
+    older metadata, or making newer.
+    """
+    folder = beside(lake.data_path)
+    store = open_store(folder, lake.options)
+    before = dt.datetime.now(dt.UTC) - grace
+    by_folder: dict[str, list[Stored]] = defaultdict(list)
+    for each in store.list(folder):
+        by_folder[each.path.rpartition("/")[0]].append(each)
+    removed = 0
+    for place, files in by_folder.items():
+        table = place.removeprefix(folder).partition("/")[0]
+        needed = _needed(store, f"{place}/{KEPT}", files) if table in tables else set()
+        old = [e.path for e in files if e.modified <= before and e.path.rpartition("/")[2] not in needed]
+        store.delete(old)
+        removed += len(old)
+    return removed
+
+
+def _needed(store: Store, path: str, files: Collection[Stored]) -> set[str]:
+    """The names that a table's own list has; without a list nothing is needed."""
+    if all(each.path != path for each in files):
+        return set()
+    return {KEPT, *json.loads(store.get(path))}
 
 
 def known_paths(conn: Connection[Any], lake: Lake) -> set[str]:

@@ -1,4 +1,9 @@
-"""Deleted positions of a data file, each with the snapshot that deleted it, and the files that hold them."""
+"""Deleted positions of a data file, each with the snapshot that deleted it, and the files that hold them.
+
+The files are good for two formats. DuckLake finds the columns by their places and takes the data file from its catalog;
+Iceberg finds them by its own field ids, and the data file by its full path. So a table's head needs no other files for
+readers of Iceberg. By their names one can tell them from DuckDB's, which Iceberg's readers do not take.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runnel.lake.format.model import WrittenFile
+from runnel.lake.store.beside import uri
 from runnel.lake.store.storage import Store
 from runnel.lake.write.body import ROW_GROUP, Encoded, new_body
 from runnel.lake.write.parquet import FIELD_IDS, SNAPSHOT_ID, file_name, numbered_field
 
 Ints = npt.NDArray[np.int64]
+
+FOR_BOTH = "positions"
+"""In the names of delete files that both formats read."""
 
 _SCHEMA = pa.schema(
     [
@@ -58,6 +67,15 @@ class Deletions:
         return Deletions(positions, np.concatenate([self.snapshots, other.snapshots])[first])
 
 
+def is_for_both(path: str) -> bool:
+    """Whether a delete file is one that readers of Iceberg take as it is.
+
+    >>> is_for_both("s3://b/ducklake-018f-positions.parquet"), is_for_both("/a/ducklake-018f-delete.parquet")
+    (True, False)
+    """
+    return path.endswith(f"-{FOR_BOTH}.parquet")
+
+
 def write_delete_file(
     store: Store, folder: str, data_file: str, deletions: Deletions, *, encrypt: bool = False, name: str | None = None
 ) -> WrittenFile:
@@ -74,7 +92,7 @@ def encode_delete_file(
         positions = deletions.positions[start : start + ROW_GROUP]
         rows = pa.table(
             [
-                pa.repeat(pa.scalar(data_file, pa.string()), len(positions)),
+                pa.repeat(pa.scalar(uri(data_file), pa.string()), len(positions)),
                 pa.array(positions, pa.int64()),
                 pa.array(deletions.snapshots[start : start + ROW_GROUP], pa.int64()),
             ],
@@ -83,4 +101,4 @@ def encode_delete_file(
         body = body or new_body(_SCHEMA, "zstd", rows, encrypt=encrypt)
         body.write(rows)
     assert body is not None
-    return body.finish(name or file_name("delete"), len(deletions), {})
+    return body.finish(name or file_name(FOR_BOTH), len(deletions), {})

@@ -23,7 +23,7 @@ from runnel.lake.write.measure import STORED_UNITS, Collector
 ROW_ID = "_ducklake_internal_row_id"
 SNAPSHOT_ID = "_ducklake_internal_snapshot_id"
 _OWN = (ROW_ID, SNAPSHOT_ID)
-FIELD_IDS = {ROW_ID: 2147483540, SNAPSHOT_ID: 2147483539, "file_path": 2147483646, "pos": 2147483645}
+FIELD_IDS = {ROW_ID: 2147483540, SNAPSHOT_ID: 2147483539, "file_path": 2147483546, "pos": 2147483545}
 
 COMPRESSIONS = frozenset({"zstd", "snappy", "gzip", "none"})
 TARGET_SIZE = 128 * 1024 * 1024
@@ -44,7 +44,7 @@ class Form:
 
 
 def file_name(kind: str = "") -> str:
-    """A name for a new file; names sort by time of creation. `kind` is "" or "delete"."""
+    """A name for a new file; names sort by time of creation. `kind` says what is in it, if it is not rows."""
     moment = time.time_ns() // 1_000_000
     number = moment << 80 | 0x7 << 76 | int.from_bytes(os.urandom(10)) & ~(0xF << 76) & ((1 << 80) - 1)
     number = number & ~(0x3 << 62) | 0x2 << 62

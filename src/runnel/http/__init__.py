@@ -1,0 +1,1 @@
+"""The HTTP server of `runnel up`: addresses, tokens, and what is served."""
