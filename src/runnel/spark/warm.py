@@ -31,8 +31,8 @@ def warm_up(sessions: Sessions) -> None:
 
 
 def _round(sessions: Sessions, table: pa.Table) -> None:
-    left = sessions.frame(table, small=True)
-    right = sessions.frame(table.rename_columns(["l1_0", "l1_1", "l1_2", "w1"]), small=True)
+    left = sessions.small_frame(table)
+    right = sessions.small_frame(table.rename_columns(["l1_0", "l1_1", "l1_2", "w1"]))
     joined = left.join(right, F.expr("l0_0 = l1_0"))
     rows = joined.selectExpr(
         "0S AS b", "l0_1 AS b0_0", "l0_0 AS b0_1", "w0 * w1 AS w", "CAST(w0 * w1 AS DECIMAL(10, 0)) * l1_2 AS s0"
