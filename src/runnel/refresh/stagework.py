@@ -60,7 +60,7 @@ class StageWork:
         self._load_branches(stage, who, changes=False)
 
     def _load_branches(self, stage: Stage, who: Sequence[Evaluator], *, changes: bool) -> bool:
-        """Each branch by whoever evaluates it; those that Spark joins are one job."""
+        """Each branch by whoever evaluates it; those that Spark joins are one plan."""
         # From nothing there is nothing to cancel, and rows without groups need not be added up.
         adds_up = changes or not isinstance(stage.head, RowsHead)
         loaded = False
@@ -121,7 +121,7 @@ class StageWork:
             evaluate = SmallTerms(stage, work).plan(self.sessions, Owner(self.table.id, self.table.fingerprint))
         with self.steps("spark"):
             rows = evaluate()
-        self.sessions.meter.small_job(rows.num_rows)
+        self.sessions.meter.driver(rows.num_rows)
         if not rows.num_rows:
             return False
         with self.steps("load"):

@@ -1,10 +1,10 @@
 """Prepared plans: what a small refresh has Spark do is planned once per shape, and run over other rows each time.
 
-Catalyst takes ten times as long as a job over a few hundred rows. So a shape (which terms, over which columns) is
-planned over slots, leaves without rows, and kept. A run gets a copy of the plan in which the slots have rows. The other
-half, with all that is known of Spark's insides, is `PreparedPlans.java`: it is compiled when the driver starts, by the
-compiler that Spark brings. Where that fails, under another version of Spark, everything is planned each time, as it is
-for the few plans that cannot be prepared.
+Catalyst and the scheduler take thirty times as long as Spark's operators over a few hundred rows. So a shape (which
+terms, over which columns) is planned over slots, leaves without rows, and kept. A run gives the slots their rows and
+computes the result in the driver. The other half, with all that is known of Spark's insides, is `PreparedPlans.java`:
+it is compiled when the driver starts, by the compiler that Spark brings. Where that fails, under another version of
+Spark, everything is planned each time and run as a job, as are the few plans that cannot be prepared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from importlib import resources
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -48,7 +48,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """A plan in the JVM. It never changes, so threads may run it at the same time."""
+    """A plan in the JVM. Threads may share it: they run it one after the other, each over its own rows."""
 
     plan: Any
     folder: str
@@ -90,6 +90,9 @@ class PreparedPlans:
     @classmethod
     def over(cls, session: SparkSession) -> PreparedPlans:
         """None yet; the session is the one that plans and runs them."""
+        if session.sparkContext._encryption_enabled:
+            log.warning("plans are not prepared, small refreshes take longer: rows would pass in unencrypted files")
+            return cls(session)
         try:
             return cls(session, _factory=_compiled(session))
         except (Py4JError, PySparkException) as error:
@@ -125,6 +128,11 @@ class PreparedPlans:
             for key in [k for k in self._plans if k[0].id not in owners]:
                 del self._plans[key]
 
+    def reset_counts(self) -> None:
+        """Count from here on."""
+        with self._lock:
+            self._used = self._made = 0
+
     @property
     def kept(self) -> PlansKept:
         """How many there are, and how well they serve."""
@@ -135,10 +143,10 @@ class PreparedPlans:
     def _prepared(self, schemas: Sequence[pa.Schema], build: Build) -> PreparedPlan | None:
         slots = [DataFrame(self._factory.slot(from_arrow_schema(s).json()), self.session) for s in schemas]
         frame = build(slots)
-        try:
-            plan = self._factory.prepare(frame._jdf, [slot._jdf for slot in slots])
-        except Py4JJavaError as error:
-            log.info("a plan is made each time it is needed, because of %s", error.java_exception.getMessage())
+        plan = self._factory.prepare(frame._jdf, [slot._jdf for slot in slots])
+        refusal = plan.refusal()
+        if refusal is not None:
+            log.info("a plan is made each time that it is needed, because of %s", refusal)
             return None
         return PreparedPlan(plan, self.session.sparkContext._temp_dir)
 

@@ -1,7 +1,8 @@
 """Spark sessions: one application, two configurations.
 
-Small deltas run as one task without code generation, adaptive execution, exchanges or broadcasts: planning and
-compiling cost more than the work. Large reads get Spark's usual machinery.
+Small deltas are planned once per shape (`runnel.spark.prepared`) and computed on the driver, without code generation,
+adaptive execution, exchanges or broadcasts: planning and compiling cost more than the work. Large reads get Spark's
+usual machinery.
 """
 
 from __future__ import annotations
@@ -60,8 +61,6 @@ _SMALL = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.join.preferSortMergeJoin": "false",
-    # Operators hand Spark's core a factory instead of a closure, whose byte code would be searched on each run.
-    "spark.sql.execution.usePartitionEvaluator": "true",
 }
 
 # Results come back partition by partition, and the driver holds one at a time: they must stay small. How many there are
@@ -76,7 +75,7 @@ _LARGE = {
 }
 
 SMALL_ROWS = 100_000
-"""Work on at most this many rows is done by one task and on the driver, unless an engine is told otherwise."""
+"""Work on at most this many rows is done on the driver, unless an engine is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The terms of a stage on Spark: join what was read, add up equal rows.
 
-One Spark job per stage, whatever the number of changed leaves and branches.
+One plan per stage, whatever the number of changed leaves and branches.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def terms_frame(sessions: Sessions, stage: Stage, work: Sequence[Work], scans: S
 
 @dataclass(frozen=True, slots=True)
 class SmallTerms:
-    """A stage's load rows where few rows are read: one job, one task, by a plan that is prepared once per shape."""
+    """A stage's load rows where few rows are read: by a plan that is prepared once per shape, on the driver."""
 
     stage: Stage
     work: Sequence[Work]
@@ -93,7 +93,9 @@ class SmallTerms:
 
         plan = sessions.prepared.find(owner, self._shape(slots), [table.schema for table in tables], build)
         if plan is not None:
+            sessions.meter.prepared()
             return partial(plan.run, tables)
+        sessions.meter.one_task_jobs()
         return partial(run, build([sessions.small_frame(table) for table in tables]))
 
     def _shape(self, slots: Mapping[Use, int]) -> Hashable:
