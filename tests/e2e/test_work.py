@@ -125,7 +125,7 @@ def test_the_terminal_says_by_whom(db: psycopg.Connection, client: runnel.Client
     client.refresh("groups")
     client.refresh("groups")
     history = said("history", "--dsn", dsn)
-    assert re.search(r"joined .* 1 job, 1 task, 840 rows through the driver", history)
+    assert re.search(r"joined .* 1 prepared plan, 840 rows through the driver", history)
     assert re.search(r"groups .* \+1 -1 +PostgreSQL alone", history)
     assert re.search(r"groups .* \+0 -0 +- *$", history, re.MULTILINE), "nothing was to do"
     status = said("status", "--dsn", dsn)

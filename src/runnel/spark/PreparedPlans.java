@@ -37,6 +37,7 @@ import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.arrow.ArrowConverters$;
+import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
 import org.apache.spark.sql.types.StructType;
 import scala.None$;
 import scala.Option;
@@ -110,7 +111,33 @@ public final class PreparedPlans {
         for (int i = 0; i < places.length; i++) {
             places[i] = (Slot) ((LogicalRDD) ((Dataset) slots.get(i)).queryExecution().analyzed()).rdd();
         }
-        return new Plan(session, memory, frame.queryExecution().executedPlan(), places);
+        final SparkPlan planned = frame.queryExecution().executedPlan();
+        SparkPlan root = (SparkPlan) session.withActive(new AbstractFunction0() {
+            public Object apply() {
+                return withoutExchanges(planned);
+            }
+        });
+        return new Plan(session, memory, root, places);
+    }
+
+    /** Without the exchanges that move one partition to one partition: Spark asks for them where it cannot see that. */
+    static SparkPlan withoutExchanges(SparkPlan node) {
+        List children = JavaConverters.seqAsJavaList(node.children());
+        List changed = new ArrayList(children.size());
+        for (int i = 0; i < children.size(); i++) {
+            changed.add(withoutExchanges((SparkPlan) children.get(i)));
+        }
+        if (node instanceof ShuffleExchangeExec && node.outputPartitioning().numPartitions() == 1
+                && hasOnePartition((SparkPlan) changed.get(0))) {
+            return (SparkPlan) changed.get(0);
+        }
+        return children.equals(changed) ? node : (SparkPlan) node.withNewChildrenInternal(
+            JavaConverters.asScalaBuffer(changed).toIndexedSeq());
+    }
+
+    /** Of operators that may be prepared, whose RDD can be asked; not of others, which may start jobs. */
+    private static boolean hasOnePartition(SparkPlan node) {
+        return Plan.unfit(node) == null && node.execute().getNumPartitions() == 1;
     }
 
     /** Rows that are there while a plan runs, for the thread that runs it. */
@@ -176,23 +203,23 @@ public final class PreparedPlans {
 
         /** What in the plan might remember rows, so that it must not be run; null: nothing. */
         public String refusal() {
-            String found = refusal(root);
+            String found = unfit(root);
             return found == null && rows().getNumPartitions() != 1 ? "more than one partition" : found;
         }
 
-        private String refusal(SparkPlan node) {
+        static String unfit(SparkPlan node) {
             if (!node.subqueries().isEmpty()) {
                 return "a subquery in " + node.nodeName();
             }
             if (node instanceof RDDScanExec) {
-                return Arrays.asList(slots).contains(((RDDScanExec) node).rdd()) ? null : "rows that are not in a slot";
+                return ((RDDScanExec) node).rdd() instanceof Slot ? null : "rows that are not in a slot";
             }
             if (!OPERATORS.contains(node.getClass().getName())) {
                 return "the operator " + node.nodeName();
             }
             List children = JavaConverters.seqAsJavaList(node.children());
             for (int i = 0; i < children.size(); i++) {
-                String found = refusal((SparkPlan) children.get(i));
+                String found = unfit((SparkPlan) children.get(i));
                 if (found != null) {
                     return found;
                 }

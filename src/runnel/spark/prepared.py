@@ -14,6 +14,7 @@ import os
 import struct
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -79,7 +81,7 @@ class PreparedPlans:
 
     session: SparkSession
     most: int = MOST_PLANS
-    _factory: Any = None
+    factory: Any = None
     """Makes plans in the JVM; None: it cannot be made."""
     _plans: OrderedDict[tuple[Owner, Hashable], PreparedPlan | None] = field(default_factory=OrderedDict)
     """None: a shape that cannot be prepared."""
@@ -94,7 +96,7 @@ class PreparedPlans:
             log.warning("plans are not prepared, small refreshes take longer: rows would pass in unencrypted files")
             return cls(session)
         try:
-            return cls(session, _factory=_compiled(session))
+            return cls(session, factory=_factory(session))
         except (Py4JError, PySparkException) as error:
             log.warning("plans are not prepared, small refreshes take longer: %s", str(error).splitlines()[0])
             return cls(session)
@@ -104,7 +106,7 @@ class PreparedPlans:
 
         The shape must say all that `build` depends on, and not only to this process's objects.
         """
-        if self._factory is None:
+        if self.factory is None:
             return None
         key = owner, (shape, tuple(schemas))
         with self._lock:
@@ -141,9 +143,9 @@ class PreparedPlans:
             return PlansKept(plans=plans, refused=len(self._plans) - plans, used=self._used, made=self._made)
 
     def _prepared(self, schemas: Sequence[pa.Schema], build: Build) -> PreparedPlan | None:
-        slots = [DataFrame(self._factory.slot(from_arrow_schema(s).json()), self.session) for s in schemas]
+        slots = [DataFrame(self.factory.slot(from_arrow_schema(s).json()), self.session) for s in schemas]
         frame = build(slots)
-        plan = self._factory.prepare(frame._jdf, [slot._jdf for slot in slots])
+        plan = self.factory.prepare(frame._jdf, [slot._jdf for slot in slots])
         refusal = plan.refusal()
         if refusal is not None:
             log.info("a plan is made each time that it is needed, because of %s", refusal)
@@ -151,17 +153,21 @@ class PreparedPlans:
         return PreparedPlan(plan, self.session.sparkContext._temp_dir)
 
 
-def _compiled(session: SparkSession) -> Any:
+_classes: weakref.WeakKeyDictionary[SparkContext, Any] = weakref.WeakKeyDictionary()
+"""The Java half, compiled once per application."""
+
+
+def _factory(session: SparkSession) -> Any:
     """The Java half, made for a session."""
-    jvm: Any = session._jvm
-    java: Any = session._jsparkSession
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(java.getClass().getClassLoader())
-    compiler.cook(resources.files("runnel.spark").joinpath("PreparedPlans.java").read_text())
-    made = compiler.getClassLoader().loadClass("runnel.PreparedPlans")
-    arguments = session.sparkContext._gateway.new_array(jvm.java.lang.Object, 1)  # type: ignore[union-attr]
+    context, java, jvm = session.sparkContext, session._jsparkSession, session._jvm
+    if context not in _classes:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()  # type: ignore[union-attr]
+        compiler.setParentClassLoader(java.getClass().getClassLoader())
+        compiler.cook(resources.files("runnel.spark").joinpath("PreparedPlans.java").read_text())
+        _classes[context] = compiler.getClassLoader().loadClass("runnel.PreparedPlans")
+    arguments = context._gateway.new_array(jvm.java.lang.Object, 1)  # type: ignore[union-attr]
     arguments[0] = java
-    return made.getConstructors()[0].newInstance(arguments)
+    return _classes[context].getConstructors()[0].newInstance(arguments)
 
 
 def _framed(table: pa.Table) -> bytes:
