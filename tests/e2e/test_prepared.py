@@ -225,7 +225,7 @@ def test_stream_tables_follow_whatever_takes_turns(
         health = "SELECT detail FROM pgtrickle.health_check() WHERE check_name = 'scheduler_running'"
         return str(value(db, health))
 
-    eventually(lambda: "prepared plans: " in told() and "0 times used again" not in told(), 20, what=told())
+    eventually(lambda: "prepared plans: " in told() and ", 0 times used again" not in told(), 45, what=told())
 
 
 def test_without_the_java_half_everything_is_planned_each_time(

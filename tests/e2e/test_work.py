@@ -132,7 +132,7 @@ def test_the_terminal_says_by_whom(db: psycopg.Connection, client: runnel.Client
     assert "evaluated by" in status
     assert re.search(r"joined .* driver: 840 rows", status)
     (newest,) = json.loads(said("history", "joined", "--limit", "1", "--json", "--dsn", dsn))
-    assert newest["work"] == WorkDone(jobs=1, tasks=1, driver_rows=840).as_json()
+    assert newest["work"] == WorkDone(plans=1, driver_rows=840).as_json()
 
 
 def said(*arguments: str) -> str:
@@ -169,7 +169,7 @@ def test_explain_says_who_evaluates_as_a_refresh_decides(
         "stage 2: changes by PostgreSQL alone, a rebuild by PostgreSQL alone",
     ]
     client.refresh("joined")
-    assert "Last evaluated (DIFFERENTIAL): 1 job, 1 task, 25 rows through the driver" in client.explain("joined")
+    assert "Last evaluated (DIFFERENTIAL): 1 prepared plan, 25 rows through the driver" in client.explain("joined")
 
     monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 50)
     db.execute("UPDATE orders SET total = total + 1 WHERE id <= 30")

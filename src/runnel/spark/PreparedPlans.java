@@ -33,6 +33,7 @@ import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.CoalesceExec;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.SparkPlan;
@@ -120,24 +121,18 @@ public final class PreparedPlans {
         return new Plan(session, memory, root, places);
     }
 
-    /** Without the exchanges that move one partition to one partition: Spark asks for them where it cannot see that. */
+    /** Without exchanges that bring all rows into one partition: what they would shuffle is here already. */
     static SparkPlan withoutExchanges(SparkPlan node) {
         List children = JavaConverters.seqAsJavaList(node.children());
         List changed = new ArrayList(children.size());
         for (int i = 0; i < children.size(); i++) {
             changed.add(withoutExchanges((SparkPlan) children.get(i)));
         }
-        if (node instanceof ShuffleExchangeExec && node.outputPartitioning().numPartitions() == 1
-                && hasOnePartition((SparkPlan) changed.get(0))) {
-            return (SparkPlan) changed.get(0);
+        if (node instanceof ShuffleExchangeExec && node.outputPartitioning().numPartitions() == 1) {
+            return new CoalesceExec(1, (SparkPlan) changed.get(0));
         }
         return children.equals(changed) ? node : (SparkPlan) node.withNewChildrenInternal(
             JavaConverters.asScalaBuffer(changed).toIndexedSeq());
-    }
-
-    /** Of operators that may be prepared, whose RDD can be asked; not of others, which may start jobs. */
-    private static boolean hasOnePartition(SparkPlan node) {
-        return Plan.unfit(node) == null && node.execute().getNumPartitions() == 1;
     }
 
     /** Rows that are there while a plan runs, for the thread that runs it. */
@@ -207,7 +202,7 @@ public final class PreparedPlans {
             return found == null && rows().getNumPartitions() != 1 ? "more than one partition" : found;
         }
 
-        static String unfit(SparkPlan node) {
+        private static String unfit(SparkPlan node) {
             if (!node.subqueries().isEmpty()) {
                 return "a subquery in " + node.nodeName();
             }

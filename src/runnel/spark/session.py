@@ -61,6 +61,8 @@ _SMALL = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.join.preferSortMergeJoin": "false",
+    # A prepared plan needs no exchange, unless another operator reads its rows, too.
+    "spark.sql.exchange.reuse": "false",
 }
 
 # Results come back partition by partition, and the driver holds one at a time: they must stay small. How many there are
