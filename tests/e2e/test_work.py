@@ -48,12 +48,12 @@ def work(client: runnel.Client, name: str) -> WorkDone | None:
 def test_few_rows_are_counted_one_by_one(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
     db.execute(TABLES.encode())
     stream("joined", JOINED)
-    assert work(client, "joined") == WorkDone(jobs=1, tasks=1, driver_rows=400 + 40 + 400)
+    assert work(client, "joined") == WorkDone(plans=1, driver_rows=400 + 40 + 400)
     db.execute("INSERT INTO orders VALUES (401, 1, 1), (402, 1, 2), (403, 2, 3), (404, NULL, 4)")
     client.refresh("joined")
     read, joined = 4 + 2, 3
-    assert work(client, "joined") == WorkDone(jobs=1, tasks=1, driver_rows=read + joined)
-    assert last_refresh(client, "joined").spark_jobs == 1
+    assert work(client, "joined") == WorkDone(plans=1, driver_rows=read + joined)
+    assert last_refresh(client, "joined").spark_jobs == 0
 
 
 def test_what_needs_no_join_stays_in_postgresql(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
@@ -126,14 +126,14 @@ def test_the_terminal_says_by_whom(db: psycopg.Connection, client: runnel.Client
     client.refresh("groups")
     client.refresh("groups")
     history = said("history", "--dsn", dsn)
-    assert re.search(r"joined .* 1 job, 1 task, 840 rows through the driver", history)
+    assert re.search(r"joined .* 1 prepared plan, 840 rows through the driver", history)
     assert re.search(r"groups .* \+1 -1 +PostgreSQL alone", history)
     assert re.search(r"groups .* \+0 -0 +- *$", history, re.MULTILINE), "nothing was to do"
     status = said("status", "--dsn", dsn)
     assert "evaluated by" in status
     assert re.search(r"joined .* driver: 840 rows", status)
     (newest,) = json.loads(said("history", "joined", "--limit", "1", "--json", "--dsn", dsn))
-    assert newest["work"] == WorkDone(jobs=1, tasks=1, driver_rows=840).as_json()
+    assert newest["work"] == WorkDone(plans=1, driver_rows=840).as_json()
 
 
 def said(*arguments: str) -> str:
@@ -157,25 +157,25 @@ def test_explain_says_who_evaluates_as_a_refresh_decides(
     stream("top", f"SELECT customer, usd FROM ({GROUPS}) g ORDER BY usd DESC, customer LIMIT 3")
     db.execute("UPDATE orders SET total = total + 1 WHERE id <= 5")
     assert evaluators(client, "joined") == [
-        "tasks do the work above 100,000 rows, the driver and one task do it below (--tasks-above)",
-        "the stream table: changes by the driver and one task, a rebuild by the driver and one task",
+        "tasks do the work above 100,000 rows, the driver does it below (--tasks-above)",
+        "the stream table: changes by the driver, a rebuild by the driver",
         "o: about 10 rows changed, read by the driver; all of it, about 400 rows, by the driver",
         "c: no changes known; all of it, about 40 rows, by the driver",
     ]
     assert evaluators(client, "top")[1:] == [
-        "stage 0: changes by PostgreSQL alone, a rebuild by the driver and one task",
+        "stage 0: changes by PostgreSQL alone, a rebuild by the driver",
         "orders: about 10 rows changed, read by PostgreSQL; all of it, about 400 rows, by the driver",
-        "stage 1: changes by PostgreSQL alone, a rebuild by the driver and one task",
+        "stage 1: changes by PostgreSQL alone, a rebuild by the driver",
         "g: changes read by PostgreSQL; all of it by the driver",
         "stage 2: changes by PostgreSQL alone, a rebuild by PostgreSQL alone",
     ]
     client.refresh("joined")
-    assert "Last evaluated (DIFFERENTIAL): 1 job, 1 task, 25 rows through the driver" in client.explain("joined")
+    assert "Last evaluated (DIFFERENTIAL): 1 prepared plan, 25 rows through the driver" in client.explain("joined")
 
     monkeypatch.setattr("runnel.spark.session.Sessions.threshold", 50)
     db.execute("UPDATE orders SET total = total + 1 WHERE id <= 30")
     assert evaluators(client, "joined") == [
-        "tasks do the work above 50 rows, the driver and one task do it below (--tasks-above)",
+        "tasks do the work above 50 rows, the driver does it below (--tasks-above)",
         "the stream table: changes by tasks in slices, a rebuild by tasks in slices",
         "o: about 60 rows changed, read by tasks; all of it, about 400 rows, by tasks",
         "c: no changes known; all of it, about 40 rows, by the driver",
@@ -193,7 +193,7 @@ def test_explain_speaks_of_rebuilds_where_every_refresh_is_one(
     db.execute("ANALYZE customers, orders")
     stream("groups", GROUPS, mode="FULL")
     assert evaluators(client, "groups")[1:] == [
-        "the stream table: a rebuild by the driver and one task",
+        "the stream table: a rebuild by the driver",
         "orders: all of it, about 400 rows, by the driver",
     ]
     stream("sampled", "SELECT current_setting('work_mem') AS m, count(*) AS n FROM orders", mode="FULL")

@@ -39,7 +39,7 @@ def test_rows_that_the_driver_lends_are_counted(
     monkeypatch.setattr("runnel.spark.session.Sessions.threshold", SMALL_ROWS)
     client.create_stream_table("kinds", IN_SPARK, schedule="@yearly")
     lent, read, collected = 1000, 1000, 7
-    assert work(client, "kinds") == WorkDone(jobs=1, tasks=1, driver_rows=lent + read + collected)
+    assert work(client, "kinds") == WorkDone(plans=1, driver_rows=lent + read + collected)
     lake.run(FILL.format(1000, 1300)).run("DELETE FROM events WHERE id < 5")
     client.refresh("kinds")
     assert work(client, "kinds") == WorkDone(driver_rows=305), "lent, and then PostgreSQL needs no help"

@@ -51,6 +51,10 @@ def test_shop_on_a_cluster(durable: EmbeddedServer, cluster: Cluster, processes:
         assert built is not None
         assert built.read_rows == 100_000 and built.tasks >= WORKERS, "counted where the rows were read"
         _change(conn)
+        client.refresh("revenue_by_day")
+        changed = client.history("revenue_by_day", 1)[0].work
+        assert changed is not None
+        assert (changed.plans, changed.jobs) == (1, 0), "few rows need no executor"
         _check(client, *SHOP)
         conn.execute("UPDATE products SET category = 'moved' WHERE id < 4")
         conn.execute("UPDATE orders SET status = 'pending' WHERE id % 3 = 1")

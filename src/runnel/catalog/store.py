@@ -25,6 +25,7 @@ from runnel.catalog.rows import (
     Tracking,
 )
 from runnel.errors import EngineBug
+from runnel.model.prepared import PlansKept
 
 Connection = psycopg.Connection[Any]
 
@@ -143,8 +144,8 @@ WHERE old.refresh_id = h.refresh_id AND old.age > %s
 """
 DELETE_STREAM_TABLE = "DELETE FROM pgtrickle.pgt_stream_tables WHERE pgt_id = %s"
 BEAT = """
-INSERT INTO pgtrickle.pgt_heartbeat (seen_at) VALUES (clock_timestamp())
-ON CONFLICT (singleton) DO UPDATE SET seen_at = excluded.seen_at
+INSERT INTO pgtrickle.pgt_heartbeat (seen_at, prepared_plans) VALUES (clock_timestamp(), %s)
+ON CONFLICT (singleton) DO UPDATE SET seen_at = excluded.seen_at, prepared_plans = excluded.prepared_plans
 """
 SELECT_TRACKING = """
 SELECT source_relid, buffer, columns, relations, ancestors FROM pgtrickle.pgt_change_tracking
@@ -325,9 +326,9 @@ def prune_history(conn: Connection, keep: int) -> int:
     return conn.execute(PRUNE_HISTORY, (keep,)).rowcount
 
 
-def beat(conn: Connection) -> None:
-    """Say that the engine's loop has come round."""
-    conn.execute(BEAT)
+def beat(conn: Connection, prepared: PlansKept) -> None:
+    """Say that the engine's loop has come round, and how many plans it keeps."""
+    conn.execute(BEAT, (Jsonb(prepared.as_json()),))
 
 
 # -- capture -------------------------------------------------------------------------------------------------

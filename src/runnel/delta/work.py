@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
 from runnel.delta.parts import Term
 from runnel.delta.restrict import Many, Reads
 from runnel.plan.stage import Branch
+
+Side = Literal["delta", "after"]
+"""What is read of a leaf: what changed, or what it holds now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,11 @@ class Work:
         rows = self.reads.after[leaf]
         assert isinstance(rows, pa.Table)
         return rows
+
+    def rows_of(self, leaf: int, side: Side) -> pa.Table | None:
+        """The rows of a leaf; None: tasks read them."""
+        rows = self.changed[leaf] if side == "delta" else self.reads.after.get(leaf)
+        return rows if isinstance(rows, pa.Table) else None
 
     @property
     def rows(self) -> int:

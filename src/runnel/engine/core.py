@@ -39,6 +39,7 @@ from runnel.engine.requests import answer
 from runnel.engine.verification import Verification
 from runnel.engine.watch import IDLE_SECONDS, POLL_SECONDS, Watch
 from runnel.errors import TransientError, UserError
+from runnel.model.prepared import PlansKept
 from runnel.refresh.unit import Workplace
 from runnel.sinks.registry import open_sinks
 from runnel.sources.registry import all_kinds, all_services
@@ -299,7 +300,7 @@ class Engine:
         """Let health_check see that the loop comes round."""
         if time.time() - self._beaten >= BEAT_SECONDS:
             self._beaten = time.time()
-            store.beat(self._control)
+            store.beat(self._control, self._sessions.prepared.kept if self._sessions else PlansKept())
 
     def _serve_requests(self) -> None:
         self._beat()
@@ -385,6 +386,8 @@ class Engine:
         with self._house.step("capture", *self._connections):
             for source in repair_capture(self._control, self._registry):
                 self._clocks.mark_dirty(self._registry.readers(source))
+        if self._sessions is not None:
+            self._sessions.prepared.retain(self._registry.rows.keys())
         with self._house.step("definitions", *self._connections):
             record_missing(self._control, self._registry.rows, self._registry.kinds)
             self.operations().redefiner.follow(look=True)

@@ -1,4 +1,4 @@
-"""Who evaluates what, in words: PostgreSQL alone, the driver with one task, or tasks.
+"""Who evaluates what, in words: PostgreSQL alone, the driver, or tasks.
 
 The facts come from whoever makes the decisions of a refresh (`runnel.refresh.forecast`).
 """
@@ -45,7 +45,7 @@ def render_evaluators(stages: Sequence[StageForecast], threshold: int, *, recomp
     `recomputed`: every refresh is a rebuild, so nobody reads changes.
     """
     yield "Who evaluates"
-    yield f"  tasks do the work above {threshold:,} rows, the driver and one task do it below (--tasks-above)"
+    yield f"  tasks do the work above {threshold:,} rows, the driver does it below (--tasks-above)"
     for number, stage in enumerate(stages):
         name = f"stage {number}" if len(stages) > 1 else "the stream table"
         changes = "" if recomputed else f"changes by {_who(stage.changes_by)}, "
@@ -65,7 +65,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 def _who(evaluator: Evaluator) -> str:
     return {
         "PostgreSQL": "PostgreSQL alone",
-        "the driver": "the driver and one task",
+        "the driver": "the driver",
         "slices": "tasks in slices",
         "tasks": "tasks",
     }[evaluator]

@@ -13,6 +13,8 @@ from runnel.model.quantities import amount, counted, size
 class WorkDone:
     """All zero: PostgreSQL evaluated everything by itself."""
 
+    plans: int = 0
+    """Prepared plans that the driver ran by itself, without a job."""
     jobs: int = 0
     """Spark jobs."""
     tasks: int = 0
@@ -32,10 +34,13 @@ class WorkDone:
 
         >>> print(WorkDone(jobs=3, tasks=12, read_rows=4_200_000, read_bytes=310_000_000, driver_rows=1204))
         3 jobs, 12 tasks, 4.2 M rows / 310.0 MB read by tasks, 1,204 rows through the driver
+        >>> print(WorkDone(plans=1, driver_rows=64))
+        1 prepared plan, 64 rows through the driver
         >>> print(WorkDone())
         PostgreSQL alone
         """
-        parts = [counted(self.jobs, "job"), counted(self.tasks, "task")] if self.jobs else []
+        parts = [counted(self.plans, "prepared plan")] if self.plans else []
+        parts += [counted(self.jobs, "job"), counted(self.tasks, "task")] if self.jobs else []
         for verb, rows, volume in (
             ("read", self.read_rows, self.read_bytes),
             ("written", self.written_rows, self.written_bytes),
@@ -52,7 +57,7 @@ class WorkDone:
 
         >>> WorkDone(jobs=3, tasks=12, read_rows=4_200_000).evaluator
         'tasks: 4.2 M rows'
-        >>> WorkDone(jobs=1, tasks=1, driver_rows=64).evaluator, WorkDone().evaluator
+        >>> WorkDone(plans=1, driver_rows=64).evaluator, WorkDone().evaluator
         ('driver: 64 rows', 'PostgreSQL')
         """
         if self.read_rows:

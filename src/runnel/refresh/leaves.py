@@ -30,7 +30,7 @@ Evaluator = Literal["driver", "spark", "slices", "here"]
 
 | | |
 |---|---|
-| driver | few rows: PostgreSQL reads them, the driver hands them to Spark, which joins them in one task |
+| driver | few rows: PostgreSQL reads them, the driver has Spark's operators join them |
 | spark  | tasks read each leaf, Spark joins |
 | slices | all rows are PostgreSQL's: tasks let it join slice by slice, so that only results travel, and Spark adds up |
 | here   | the same, but some rows are visible in the refresh transaction alone, so it joins them itself |

@@ -18,10 +18,10 @@ from runnel.refresh.maintained import Maintained
 from runnel.refresh.steps import Steps
 from runnel.refresh.terms import read_changes, read_everything
 from runnel.sources.arrow import table_as_csv
-from runnel.spark.job import run
+from runnel.spark.prepared import Owner
 from runnel.spark.relay import Relay, relayed, relayed_slices
 from runnel.spark.session import Sessions
-from runnel.spark.terms import is_large, load_names, terms_frame
+from runnel.spark.terms import SmallTerms, is_large, load_names, terms_frame
 
 
 @dataclass
@@ -60,7 +60,7 @@ class StageWork:
         self._load_branches(stage, who, changes=False)
 
     def _load_branches(self, stage: Stage, who: Sequence[Evaluator], *, changes: bool) -> bool:
-        """Each branch by whoever evaluates it; those that Spark joins are one job."""
+        """Each branch by whoever evaluates it; those that Spark joins are one plan."""
         # From nothing there is nothing to cancel, and rows without groups need not be added up.
         adds_up = changes or not isinstance(stage.head, RowsHead)
         loaded = False
@@ -114,14 +114,15 @@ class StageWork:
         if not work:
             return False
         names = load_names(stage, {w.number for w in work})
-        large = is_large(self.sessions, work)
-        with self.steps("plan"):
-            frame = terms_frame(self.sessions, stage, work, self.leaves, adds_up=adds_up or not large)
-        if large:
+        if is_large(self.sessions, work):
+            with self.steps("plan"):
+                frame = terms_frame(self.sessions, stage, work, self.leaves, adds_up=adds_up)
             return self._relay(stage, names, relayed(frame, self.sessions.meter))
+        with self.steps("plan"):
+            evaluate = SmallTerms(stage, work).plan(self.sessions, Owner(self.table.id, self.table.fingerprint))
         with self.steps("spark"):
-            rows = run(frame)
-        self.sessions.meter.small_job(rows.num_rows)
+            rows = evaluate()
+        self.sessions.meter.driver(rows.num_rows)
         if not rows.num_rows:
             return False
         with self.steps("load"):

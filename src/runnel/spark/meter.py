@@ -2,7 +2,7 @@
 
 What tasks read and print is counted in the tasks, by an accumulator: no job more, and no row looked at twice. Jobs and
 tasks are counted by Spark itself, under a group that only these jobs have and that Spark's pages show. In the small
-there is nothing to ask: one job, one task.
+there is nothing to ask: a prepared plan needs no job, and what cannot be prepared is one job with one task.
 
 Whatever cannot be learnt is left out: counting never fails a refresh.
 """
@@ -60,10 +60,9 @@ class Meter:
         """So far."""
         return WorkDone(**self.counts)
 
-    def small_job(self, rows: int) -> None:
-        """A job in the small, whose rows the driver collected: one task, because everything is one partition."""
-        self.one_task_jobs()
-        self.driver(rows)
+    def prepared(self) -> None:
+        """A plan that the driver ran by itself."""
+        self.counts["plans"] += 1
 
     def one_task_jobs(self, number: int = 1) -> None:
         """Jobs that need not be looked for, because it is known how many they are."""

@@ -1,7 +1,8 @@
 """Spark sessions: one application, two configurations.
 
-Small deltas run as one task without code generation, adaptive execution, exchanges or broadcasts: planning and
-compiling cost more than the work. Large reads get Spark's usual machinery.
+Small deltas are planned once per shape (`runnel.spark.prepared`) and computed on the driver, without code generation,
+adaptive execution, exchanges or broadcasts: planning and compiling cost more than the work. Large reads get Spark's
+usual machinery.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from runnel.spark.executors import check_executors
 from runnel.spark.master import check_java, check_master, is_cluster
 from runnel.spark.meter import Meter
 from runnel.spark.package import check_package, package_settings, python_version
+from runnel.spark.prepared import PreparedPlans
 
 __all__ = ["SMALL_ROWS", "Sessions", "SparkSession", "adopt", "build_sessions"]
 
@@ -59,6 +61,8 @@ _SMALL = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.join.preferSortMergeJoin": "false",
+    # A prepared plan needs no exchange, unless another operator reads its rows, too.
+    "spark.sql.exchange.reuse": "false",
 }
 
 # Results come back partition by partition, and the driver holds one at a time: they must stay small. How many there are
@@ -73,7 +77,7 @@ _LARGE = {
 }
 
 SMALL_ROWS = 100_000
-"""Work on at most this many rows is done by one task and on the driver, unless an engine is told otherwise."""
+"""Work on at most this many rows is done on the driver, unless an engine is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,8 @@ class Sessions:
     joins_in_spark: bool = False
     meter: Meter = field(default_factory=Meter, repr=False, compare=False)
     """Counts what is done with these sessions."""
+    prepared: PreparedPlans = field(kw_only=True, repr=False, compare=False)
+    """Plans of small work."""
 
     def metered(self, name: str) -> Sessions:
         """The same with a meter of its own, for one refresh."""
@@ -103,12 +109,14 @@ class Sessions:
         """Whether Spark joins what PostgreSQL could join itself, because all rows are PostgreSQL's own."""
         return self.joins_in_spark
 
-    def frame(self, table: pa.Table, *, small: bool) -> DataFrame:
-        """An Arrow table as a DataFrame; beside large ones, one with few rows is sent to all tasks."""
-        if small:
-            return self.small.createDataFrame(table).coalesce(1)
+    def frame(self, table: pa.Table) -> DataFrame:
+        """An Arrow table as a DataFrame beside large ones; with few rows it is sent to all tasks."""
         frame = self.large.createDataFrame(table)
         return frame.hint("broadcast") if table.num_rows <= SMALL_ROWS else frame
+
+    def small_frame(self, table: pa.Table) -> DataFrame:
+        """An Arrow table as a DataFrame for one task."""
+        return self.small.createDataFrame(table).coalesce(1)
 
     @property
     def parallelism(self) -> int:
@@ -188,4 +196,4 @@ def adopt(session: SparkSession, *, owned: bool = False, small_rows: int = SMALL
     large.conf.set("spark.sql.shuffle.partitions", str(max(2, session.sparkContext.defaultParallelism)))
     for key, value in _LARGE.items():
         large.conf.set(key, value)
-    return Sessions(session, small, large, owned, small_rows)
+    return Sessions(session, small, large, owned, small_rows, prepared=PreparedPlans.over(small))

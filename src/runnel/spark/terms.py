@@ -1,24 +1,39 @@
 """The terms of a stage on Spark: join what was read, add up equal rows.
 
-One Spark job per stage, whatever the number of changed leaves and branches.
+One plan per stage, whatever the number of changed leaves and branches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from functools import reduce
-from typing import Protocol
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Protocol, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from runnel.delta.parts import Version
-from runnel.delta.restrict import Many
-from runnel.delta.work import Work
+from runnel.delta.parts import Part, Version
+from runnel.delta.work import Side, Work
 from runnel.plan.stage import Branch, Leaf, Stage, carried_name
 from runnel.ports.rows import weight_name
 from runnel.spark.evaluate import ZSet, evaluate
+from runnel.spark.job import run
+from runnel.spark.prepared import Owner
 from runnel.spark.session import Sessions
+
+Use: TypeAlias = tuple[int, int, Side]
+"""Where rows are used: the position of the term in the work, the leaf, and what of it."""
+
+_SIDES: Mapping[Version, tuple[Side, ...]] = {
+    "delta": ("delta",),
+    "after": ("after",),
+    "before": ("after", "delta"),
+    "after_keys": ("after", "delta"),
+    "before_keys": ("after", "delta"),
+}
+"""What is read for each version; of keys the delta says which other columns there would be."""
 
 
 class Scans(Protocol):
@@ -42,28 +57,90 @@ def load_names(stage: Stage, branches: Collection[int]) -> list[str]:
     return ["b", *carried, "w", *(f"s{k}" for k in range(len(stage.branches[0].sums)))]
 
 
-def terms_frame(
-    sessions: Sessions,
-    stage: Stage,
-    work: Sequence[Work],
-    scans: Scans,
-    *,
-    adds_up: bool,
-) -> DataFrame:
-    """The stage's load rows, yet to be computed: per branch its carried columns, weight and sums.
+Frames = Callable[[int, int, Side], DataFrame]
+"""The rows of a leaf: by the position of the term in the work, the leaf, and what of it."""
+
+
+def terms_frame(sessions: Sessions, stage: Stage, work: Sequence[Work], scans: Scans, *, adds_up: bool) -> DataFrame:
+    """The stage's load rows, yet to be computed by tasks: per branch its carried columns, weight and sums.
 
     `adds_up`: whether equal rows become one.
     """
-    small = not is_large(sessions, work)
-    parts = [_project(w.branch, w.number, rows, sign) for w in work for sign, rows in _parts(sessions, w, scans, small)]
+
+    def frame(position: int, leaf: int, side: Side) -> DataFrame:
+        term = work[position]
+        rows = term.rows_of(leaf, side)
+        if isinstance(rows, pa.Table):
+            return sessions.frame(rows)
+        return (scans.changes if side == "delta" else scans.scan)(term.branch.leaves[leaf])
+
+    return _load_rows(stage, work, frame, adds_up)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallTerms:
+    """A stage's load rows where few rows are read: by a plan that is prepared once per shape, on the driver."""
+
+    stage: Stage
+    work: Sequence[Work]
+
+    def plan(self, sessions: Sessions, owner: Owner) -> Callable[[], pa.Table]:
+        """What computes the rows; equal rows become one."""
+        tables, slots = _slots(self.work)
+
+        def build(frames: Sequence[DataFrame]) -> DataFrame:
+            return _load_rows(self.stage, self.work, lambda *use: frames[slots[use]], adds_up=True)
+
+        plan = sessions.prepared.find(owner, self._shape(slots), [table.schema for table in tables], build)
+        if plan is not None:
+            sessions.meter.prepared()
+            return partial(plan.run, tables)
+        sessions.meter.one_task_jobs()
+        return partial(run, build([sessions.small_frame(table) for table in tables]))
+
+    def _shape(self, slots: Mapping[Use, int]) -> Hashable:
+        """All that the frame depends on, but for the columns of its inputs."""
+        sums = len(self.stage.branches[0].sums)
+        terms = tuple((w.number, w.branch, w.term.leaf, tuple(map(_part_shape, w.term.parts))) for w in self.work)
+        return sums, terms, tuple(slots.items())
+
+
+def _part_shape(part: Part) -> Hashable:
+    return part.sign, part.tree, tuple(sorted(part.versions.items()))
+
+
+def _slots(work: Sequence[Work]) -> tuple[list[pa.Table], dict[Use, int]]:
+    """The tables that the terms read, and which of them each use reads: terms of a branch share its deltas."""
+    tables: list[pa.Table] = []
+    slots: dict[Use, int] = {}
+    for position, term in enumerate(work):
+        for part in term.term.parts:
+            for leaf, version in part.versions.items():
+                for side in _SIDES[version]:
+                    rows = term.rows_of(leaf, side)
+                    assert isinstance(rows, pa.Table), "few rows, so none is left to tasks"
+                    known = next((i for i, table in enumerate(tables) if table is rows), None)
+                    if known is None:
+                        known = len(tables)
+                        tables.append(rows)
+                    slots[position, leaf, side] = known
+    return tables, slots
+
+
+def _load_rows(stage: Stage, work: Sequence[Work], frame: Frames, adds_up: bool) -> DataFrame:
+    parts = [
+        _project(w.branch, w.number, rows, sign)
+        for position, w in enumerate(work)
+        for sign, rows in _parts(w, partial(frame, position))
+    ]
     total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
     names = load_names(stage, {w.number for w in work})
     return _add_up(stage, total, names) if adds_up else total.select(*names)
 
 
-def _parts(sessions: Sessions, work: Work, scans: Scans, small: bool) -> Iterator[tuple[int, ZSet]]:
+def _parts(work: Work, frame: Callable[[int, Side], DataFrame]) -> Iterator[tuple[int, ZSet]]:
     """Each part of a term with its sign."""
-    branch, reads, changed = work.branch, work.reads, work.changed
+    branch = work.branch
     cache: dict[tuple[int, Version], ZSet] = {}
 
     def zset(leaf: int, version: Version) -> ZSet:
@@ -75,18 +152,13 @@ def _parts(sessions: Sessions, work: Work, scans: Scans, small: bool) -> Iterato
         columns = tuple(branch.leaves[leaf].column(i) for i in range(len(branch.leaves[leaf].computed)))
         match version:
             case "delta":
-                rows = changed[leaf]
-                many = isinstance(rows, Many)
-                frame = scans.changes(branch.leaves[leaf]) if many else sessions.frame(rows, small=small)
-                return ZSet(frame, columns, (weight_name(leaf),))
+                return ZSet(frame(leaf, "delta"), columns, (weight_name(leaf),))
             case "after":
-                if leaf in reads.scanned:
-                    return ZSet(scans.scan(branch.leaves[leaf]), columns)
-                return ZSet(sessions.frame(work.after(leaf), small=small), columns)
+                return ZSet(frame(leaf, "after"), columns)
             case "before":
                 return zset(leaf, "after").union(zset(leaf, "delta").negated())
             case "after_keys":
-                return _padded_keys(sessions.frame(work.after(leaf), small=small), zset(leaf, "delta"), leaf)
+                return _padded_keys(frame(leaf, "after"), zset(leaf, "delta"), leaf)
             case "before_keys":
                 # Only the keys are compared, so the rest of the delta's columns may be there or not.
                 return zset(leaf, "after_keys").union(zset(leaf, "delta").negated())
