@@ -34,8 +34,15 @@ from runnel.sql.rename import rename_tables
 
 log = logging.getLogger(__name__)
 
+_IN_THE_WAY = frozenset({"40001", "40P01", "55P03"})
+"""SQLSTATEs of a concurrent update, a deadlock and a lock that was not to be had: they say nothing about a table."""
+
 READERS_FOLLOW = """
 UPDATE pgtrickle.pgt_dependencies SET source_relid = %(relid)s WHERE source_pgt_id = %(pgt_id)s
+"""
+LOCKABLE = """
+SELECT pgtrickle._relation_name(c.oid) FROM pg_class c
+WHERE c.oid = ANY(%s::oid[]) AND c.relkind IN ('r', 'p') AND has_table_privilege(c.oid, 'SELECT') ORDER BY c.oid
 """
 READERS_DRIFT = """
 UPDATE pgtrickle.pgt_stream_tables SET drift = %(news)s, needs_reinit = true
@@ -64,6 +71,7 @@ class Redefiner:
         defs.install_capture(self.conn, self.registry.kinds, definition.compiled, owner)
 
         def change(publication: Publication) -> None:
+            self._lock_sources(definition)
             if change_sink is not None:
                 change_sink(publication)
             shape = reshape_result(self.conn, row.pgt_relid, definition)
@@ -89,6 +97,12 @@ class Redefiner:
                 defs.release_sources(self.conn)
             self.registry.reload(self.conn)
             self.refresher.drop_leftovers(row.pgt_id)
+
+    def _lock_sources(self, definition: defs.Definition) -> None:
+        """The tables before the catalog's rows, as DDL does: it holds the table when it marks who reads it."""
+        oids = [relation.oid for relation in definition.compiled.relations]
+        for (name,) in self.conn.execute(LOCKABLE, (oids,)).fetchall():
+            self.conn.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE".encode())
 
     def _tell_readers(self, pgt_id: int, relid: int, definition: defs.Definition) -> None:
         """The change log gets the new columns, and whoever reads it is compiled anew."""
@@ -149,8 +163,8 @@ class Redefiner:
             except (RunnelError, psycopg.Error) as error:
                 if is_lost(self.conn):
                     raise
-                if renamed_sources(self.conn, pgt_id) != names:
-                    continue  # renamed again meanwhile: the next turn knows the names of then
+                if renamed_sources(self.conn, pgt_id) != names or error.sqlstate in _IN_THE_WAY:
+                    continue  # renamed again meanwhile, or others were at it: the next turn finds how it is then
                 message = error.message if isinstance(error, RunnelError) else user_error(error).message
                 store.set_status(self.conn, pgt_id, "ERROR", f"{row.drift}: {message}")
                 self.registry.reload(self.conn)
