@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from runnel.catalog.kept import kept_secret
 from runnel.errors import UserError
 
 KEY_VARIABLE = "RUNNEL_ENCRYPTION_KEY"
@@ -91,18 +92,8 @@ def _hold(text: str) -> str:
 
 def _key_file(path: Path) -> str:
     """The key in a file that only its owner can read; made at the first time."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        if path.stat().st_mode & 0o077:
-            raise UserError(
-                f"{path} can be read by other users", hint=f"Run: chmod 600 {path} (and store the credentials anew)"
-            ) from None
-        return path.read_text(encoding="ascii")
-    text = secrets.token_urlsafe(_KEY_BYTES)
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(text + "\n")
-    return text
+    way_out = f"Run: chmod 600 {path} (and store the credentials anew)"
+    return kept_secret(path, lambda: secrets.token_urlsafe(_KEY_BYTES), way_out=way_out)
 
 
 def _shared(private: X25519PrivateKey, public: X25519PublicKey, head: bytes) -> bytes:

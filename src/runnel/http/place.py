@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import ipaddress
-import os
 import random
 import socket
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
+from runnel.catalog.kept import kept_secret
 from runnel.catalog.tokens import new_token
 from runnel.errors import RunnelError, UserError
 
@@ -79,18 +79,7 @@ class HttpPlace:
         """The server's own token, made at the first time; only the one who runs the server can read it."""
         self._make_folder()
         path = self.token_file
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            if path.stat().st_mode & 0o077:
-                raise UserError(
-                    f"{path} can be read by other users", hint=f"Remove it: the next start makes a new one. rm {path}"
-                ) from None
-            return path.read_text(encoding="ascii").strip()
-        token = new_token()
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(token + "\n")
-        return token
+        return kept_secret(path, new_token, way_out=f"Remove it: the next start makes a new one. rm {path}")
 
     def listen(self, wanted: Listen) -> socket.socket:
         """A socket that listens: on the port that was asked for, else on the one used last, else on a free one."""

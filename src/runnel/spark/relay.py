@@ -34,8 +34,6 @@ _WHOLE = 128 * 2**20
 """Partitions of at most so many bytes are fetched whole: the JVM of the driver holds two of them."""
 _AT_ONCE = 16 * 2**20
 """Of larger ones, about how many bytes are fetched at a time."""
-
-
 _AT_HAND = 256 * 2**10
 """A partition of at most so many bytes comes with the answer to how large it is."""
 
@@ -145,12 +143,17 @@ def _portions(kept: RDD[bytes], sizes: Sequence[Sequence[int]], meter: Meter) ->
 
 def _looked_at(pieces: Iterable[bytes]) -> Iterator[Partition]:
     """The sizes of a partition's pieces, and the pieces if they are small."""
-    sizes, held = [], []
+    sizes: list[int] = []
+    held: list[bytes] | None = []
+    total = 0
     for piece in pieces:
         sizes.append(len(piece))
-        if sum(sizes) <= _AT_HAND:
+        total += len(piece)
+        if total > _AT_HAND:
+            held = None
+        elif held is not None:
             held.append(piece)
-    yield Partition(sizes, held if sum(sizes) <= _AT_HAND else None)
+    yield Partition(sizes, held)
 
 
 def _runs(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
