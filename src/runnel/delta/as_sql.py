@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runnel.delta.parts import Anti, DeltaTree, Part
+from runnel.delta.restrict import joins
 from runnel.model.types import VALUE
 from runnel.plan.stage import Branch, Computed, Equi, Inner, Leaf, LeafNode, Outer, Residual, Tree, carried_name
 
@@ -74,16 +75,14 @@ def _value(computed: Computed) -> Computed:
 
 
 def _compared_columns(tree: Tree) -> set[tuple[int, int]]:
-    match tree:
-        case LeafNode():
-            return set()
-        case Inner(children=children, equi=equi, residual=residual):
-            inner = [_compared_columns(child) for child in children]
-        case Outer(left=left, right=right, equi=equi, residual=residual):
-            inner = [_compared_columns(left), _compared_columns(right)]
-    ends = [end for e in equi for end in ((e.left_leaf, e.left), (e.right_leaf, e.right))]
-    named = [(int(leaf), int(index)) for r in residual for leaf, index in _COLUMN.findall(r.sql)]
-    return set().union(*inner, ends, named)
+    """(leaf, computed) of whatever a join looks at."""
+    found: set[tuple[int, int]] = set()
+    for join in joins(tree):
+        for key in join.equi:
+            found |= {(key.left_leaf, key.left), (key.right_leaf, key.right)}
+        for residual in join.residual:
+            found |= {(int(leaf), int(index)) for leaf, index in _COLUMN.findall(residual.sql)}
+    return found
 
 
 def plain_sums(branch: Branch) -> tuple[Sum, ...]:

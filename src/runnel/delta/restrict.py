@@ -78,7 +78,7 @@ class Way:
 
 def edges(tree: Tree) -> Iterator[Equi]:
     """All join keys of a tree."""
-    for join in _joins(tree):
+    for join in joins(tree):
         yield from join.equi
 
 
@@ -89,7 +89,7 @@ def ways(tree: Tree, changed: int) -> list[Way]:
     unless it is the matches that change: then only the rows that meet one are concerned.
     """
     found = []
-    for number, join in enumerate(_joins(tree)):
+    for number, join in enumerate(joins(tree)):
         for key in join.equi:
             for near, column, far, sql in (
                 (key.left_leaf, key.left, key.right_leaf, key.right_sql),
@@ -109,17 +109,17 @@ def _may_follow(join: Inner | Outer, near: int, changed: int) -> bool:
     return changed in set(tree_leaves(join.right if from_right else join.left))
 
 
-def _joins(tree: Tree) -> Iterator[Inner | Outer]:
+def joins(tree: Tree) -> Iterator[Inner | Outer]:
     """Every join of a tree."""
     match tree:
         case LeafNode():
             return
         case Inner(children=children):
             for child in children:
-                yield from _joins(child)
+                yield from joins(child)
         case Outer(left=left, right=right):
-            yield from _joins(left)
-            yield from _joins(right)
+            yield from joins(left)
+            yield from joins(right)
     yield tree
 
 
