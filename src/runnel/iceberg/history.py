@@ -27,6 +27,7 @@ from runnel.iceberg import avro
 from runnel.iceberg.avro import FileRecord, Manifest
 from runnel.iceberg.entries import Placed, data_file_by_id, place_files, spec_of
 from runnel.iceberg.facts import Facts, File, read_facts
+from runnel.iceberg.groups import LARGEST, Group, mergers, without
 from runnel.iceberg.masks import Ints, Key, Mask, first_difference, masks
 from runnel.iceberg.partitions import Spec, specs
 from runnel.iceberg.puffin import write_puffin
@@ -40,34 +41,14 @@ from runnel.lake.write.parquet import FIELD_IDS, numbered_field
 
 Connection = psycopg.Connection[Any]
 
-LARGEST = 1000
-"""Files of a group, when many are listed at once."""
 KEPT = 50_000
 """So many encoded files are kept for the next manifest."""
-_FAN = 16
 _POSITIONS = pa.schema(
     [
         numbered_field("file_path", pa.string(), FIELD_IDS["file_path"]).with_nullable(False),
         numbered_field("pos", pa.int64(), FIELD_IDS["pos"]).with_nullable(False),
     ]
 )
-
-
-class Group:
-    """Files that share a manifest, by id. Compared very often, so it knows its hash."""
-
-    __slots__ = ("_hash", "files", "spec")
-
-    def __init__(self, spec: int, files: tuple[int, ...]) -> None:
-        self.spec = spec
-        self.files = files
-        self._hash = hash((spec, files))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Group) and (self.spec, self.files) == (other.spec, other.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +234,13 @@ class History:
         for id in gone:
             now.shapes[_Shape(facts.columns.at(facts.files[id].shape))] -= 1
         for group in {now.owner[id] for id in gone}:
-            rest = _rest(group, gone)
+            rest = without(group, gone)
             now.replace([group], [Group(group.spec, rest)] if rest else [])
         for id in gone:
             del now.owner[id]
         if not added:
             return
-        for old, new in _mergers(now.groups):
+        for old, new in mergers(now.groups):
             now.replace(old, [new])
         by_spec: dict[int, list[int]] = defaultdict(list)
         for id in sorted(added, key=lambda id: (facts.files[id].begin, id)):
@@ -515,27 +496,6 @@ class _Now:
 def _same_rows(old: File, new: File) -> bool:
     """Whether a file only lives to another snapshot than before."""
     return (old.begin, old.partial_max, old.rows) == (new.begin, new.partial_max, new.rows)
-
-
-def _rest(group: Group, gone: Sequence[int]) -> tuple[int, ...]:
-    every = set(gone)
-    return tuple(id for id in group.files if id not in every)
-
-
-def _mergers(groups: Sequence[Group]) -> list[tuple[list[Group], Group]]:
-    """Sixteen small groups of about one size become one."""
-    tiers: dict[tuple[int, int], list[Group]] = defaultdict(list)
-    for group in groups:
-        if len(group.files) < LARGEST:
-            tier = 0
-            while len(group.files) >= _FAN ** (tier + 1):
-                tier += 1
-            tiers[group.spec, tier].append(group)
-    return [
-        (members, Group(spec, tuple(id for group in members for id in group.files)))
-        for (spec, _), members in tiers.items()
-        if len(members) >= _FAN
-    ]
 
 
 def _position_deletes(path: str, positions: Ints) -> bytes:
