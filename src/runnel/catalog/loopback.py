@@ -16,6 +16,11 @@ TRY = "SELECT pgtrickle._try_loopback()"
 SOCKETS = "SELECT pg_catalog.current_setting('unix_socket_directories', true)"
 MAY_READ_SETTINGS = "SELECT pg_catalog.pg_has_role(current_user, 'pg_read_all_settings', 'USAGE')"
 
+UNTIL_THEN = (
+    "Until then each call tells the number of a request, which goes to the engine when the caller commits; then\n"
+    "SELECT pgtrickle.wait(number) gives the answer. The command line and the Python client do this by themselves."
+)
+
 
 def find_problem(conn: psycopg.Connection[Any], dsn: str) -> TransientError | None:
     """Why SQL functions could not reach an engine on this database, and what to do; None when they can."""
@@ -44,7 +49,7 @@ def _told(said: Mapping[str, Any], dsn: str, socket: str | None) -> TransientErr
         case "dblink":
             return TransientError(
                 "SQL functions cannot reach the engine: the extension dblink is not installed.",
-                hint=f"As an administrator run in database {said['database']}: CREATE EXTENSION dblink;",
+                hint=f"As an administrator run in database {said['database']}: CREATE EXTENSION dblink;\n{UNTIL_THEN}",
             )
         case "elsewhere":
             why = "the stored loopback connects to another server"
@@ -60,7 +65,8 @@ def _told(said: Mapping[str, Any], dsn: str, socket: str | None) -> TransientErr
         detail=detail or None,
         hint="Store a connection string that works on the server's own machine, for instance:\n"
         f"  runnel init --dsn '{target}' --loopback \"{place}\" --loopback-password\n"
-        "or let the server in without a password by a line in its pg_hba.conf (only for a superuser).",
+        "or let the server in without a password by a line in its pg_hba.conf (only for a superuser).\n"
+        f"{UNTIL_THEN}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Install and upgrade Runnel's schemas on a PostgreSQL 18 server.
+"""Install and upgrade Runnel's schemas on a PostgreSQL server, 15 or later.
 
 Migrations are numbered SQL files beside this module. Each runs once, in its own transaction together with
 the row that records it, and under a lock on the table of these rows, so that two engines starting at once cannot
@@ -18,10 +18,11 @@ from psycopg import sql
 
 from runnel.catalog.sessions import connect
 from runnel.errors import UserError
+from runnel.model.versions import OLDEST, Version, version_of
 
 log = logging.getLogger(__name__)
 
-MINIMUM_SERVER = 18
+MINIMUM_SERVER = OLDEST
 EXTENSION_SCHEMA = "pgtrickle_ext"
 LOCK_TIMEOUT = "60s"
 LEDGER_TRIES = 3
@@ -104,7 +105,7 @@ def package_version() -> str:
 
 
 def check_server(conn: psycopg.Connection[Any]) -> None:
-    """Refuse servers that lack what refreshes are built on (MERGE ... RETURNING old, new)."""
+    """Refuse servers that lack what refreshes are built on (MERGE)."""
     number = conn.info.server_version
     if number // 10000 < MINIMUM_SERVER:
         name = conn.info.parameter_status("server_version") or str(number)
@@ -140,9 +141,20 @@ def _apply(conn: psycopg.Connection[Any], step: Migration) -> bool:
         _lock(conn)
         if step.version in _versions(conn):
             return False
-        conn.execute(step.text.encode())
+        run_step(conn, step)
         conn.execute(RECORD, (step.version, step.name))
     return True
+
+
+def run_step(conn: psycopg.Connection[Any], step: Migration) -> None:
+    """The statements of one step, in the words of this server's version."""
+    server = version_of(conn.info.server_version)
+    conn.execute((stand_ins_of(step, server) + server.adapted(step.text)).encode())
+
+
+def stand_ins_of(step: Migration, server: Version) -> str:
+    """What must be there before this step, on a server that lacks it: before the first, all of it."""
+    return server.stand_ins if step.version == 1 else ""
 
 
 def _lock(conn: psycopg.Connection[Any]) -> None:
@@ -163,6 +175,12 @@ def _applied(conn: psycopg.Connection[Any]) -> set[int]:
             if attempt == LEDGER_TRIES - 1:
                 raise
     return _versions(conn)
+
+
+def applied(conn: psycopg.Connection[Any]) -> set[int]:
+    """The versions that a database has, also one in which nothing is installed; only looks."""
+    exists = conn.execute(LEDGER_EXISTS).fetchone()
+    return _versions(conn) if exists is not None and exists[0] else set()
 
 
 def _versions(conn: psycopg.Connection[Any]) -> set[int]:

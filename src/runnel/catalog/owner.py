@@ -9,9 +9,10 @@ statements itself. It hands their text to a function that belongs to the owner a
            LATERAL pgtrickle_run.rows_16400('SELECT ..', s.done) AS t (c0 int8, c1 text)
 
 Inside, PostgreSQL refuses to change `role` and `session_authorization`, however deep the code is nested, and fires
-deferred triggers with the rights they were queued with. `current_user` is the owner, and so is `session_user` where the
-engine is a superuser. The functions live in a schema that only the engine may use, so their owner can neither call nor
-alter them. What crosses the border outwards has built-in types only: no owner's code runs in an output function.
+deferred triggers with the rights they were queued with; before 18, which does that at COMMIT too, none may be left.
+`current_user` is the owner, and so is `session_user` where the engine is a superuser. The functions live in a schema
+that only the engine may use, so their owner can neither call nor alter them. What crosses the border outwards has
+built-in types only: no owner's code runs in an output function.
 
 Afterwards the session is put in order (`TIDY`): settings, cursors that would run at COMMIT, prepared statements and
 LISTEN do not reach the engine's next statement. The engine itself prepares no statements on such a session.
@@ -28,8 +29,12 @@ from typing import Any
 
 import psycopg
 from psycopg import sql as psql
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
 
 from runnel.errors import UserError
+from runnel.model.names import array_literal
+from runnel.model.versions import Version, version_of
 
 SCHEMA = "pgtrickle_run"
 PINNED_PATH = "pg_catalog, pg_temp"
@@ -42,6 +47,7 @@ _ROWS = """
 BEGIN
     RETURN QUERY EXECUTE statement;
     SET CONSTRAINTS ALL IMMEDIATE;
+    {last}
 END
 """
 _RUN = """
@@ -51,10 +57,32 @@ BEGIN
     EXECUTE statement;
     GET DIAGNOSTICS affected = ROW_COUNT;
     SET CONSTRAINTS ALL IMMEDIATE;
+    {last}
     RETURN affected;
 END
 """
-_KINDS = (("rows", "SETOF record", _ROWS), ("run", "bigint", _RUN))
+_EACH = """
+DECLARE
+    one text;
+    affected bigint;
+    counts bigint[] := '{{}}';
+BEGIN
+    FOREACH one IN ARRAY statement::text[] LOOP
+        EXECUTE one;
+        GET DIAGNOSTICS affected = ROW_COUNT;
+        counts := counts || affected;
+    END LOOP;
+    SET CONSTRAINTS ALL IMMEDIATE;
+    {last}
+    RETURN counts;
+END
+"""
+_KINDS = (("rows", "SETOF record", _ROWS), ("run", "bigint", _RUN), ("each", "bigint[]", _EACH))
+
+
+def _kinds(server: Version) -> list[tuple[str, str, str]]:
+    """Name, result and source of each function, as this server needs them."""
+    return [(kind, result, source.format(last=server.refuse_deferred)) for kind, result, source in _KINDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +108,13 @@ class Runner:
         """A SELECT of the engine's that runs a statement of the owner's and gives the number of rows it touched."""
         return f"SELECT t.affected FROM {self._call('run', text, settings)} AS t (affected)"
 
+    def each_sql(self, texts: Sequence[str], settings: Mapping[str, str]) -> str:
+        """The same for several statements, one after the other: an array of numbers of rows."""
+        # Each finds the settings as they should be, whatever code that ran in the one before has left.
+        again = f"SELECT {_set_configs(settings)}; " if settings else ""
+        statements = array_literal([again + text for text in texts])
+        return f"SELECT t.affected FROM {self._call('each', statements, settings)} AS t (affected)"
+
     def _call(self, kind: str, text: str, settings: Mapping[str, str]) -> str:
         # The function's argument depends on the settings, so they are made before it is called. The session's role is
         # the last: from there on nothing is looked up any more, so the owner needs no right to the schema.
@@ -97,6 +132,11 @@ class AsOwner:
     """None: the engine's own role."""
     settings: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def server(self) -> Version:
+        """What the server of this connection can."""
+        return version_of(self.conn.info.server_version)
+
     def under(self, settings: Mapping[str, str]) -> AsOwner:
         """The same role under other settings."""
         return replace(self, settings=settings)
@@ -113,12 +153,17 @@ class AsOwner:
     def apply_settings(self) -> None:
         """Give the running transaction the settings."""
         if self.settings:
-            self.conn.execute(f"SELECT {_set_configs(self.settings)}".encode())
+            self.conn.execute(self.pinning.encode())
 
     def pin(self) -> None:
         """After a statement that changed a setting on its way: in a call of the owner's it is gone already."""
         if self.runner is None:
             self.apply_settings()
+
+    @property
+    def pinning(self) -> str:
+        """The same as a statement."""
+        return f"SELECT {_set_configs(self.settings) or 'NULL'}"
 
     def run(self, text: str, params: Mapping[str, Any] | None = None) -> int:
         """Run a statement; the number of rows it touched. With parameters, percent signs are doubled."""
@@ -126,6 +171,21 @@ class AsOwner:
             return self.conn.execute(text.encode(), params).rowcount
         row = self._fetch(self.runner.run_sql(self.merged(text, params), self.settings))[0]
         return int(row[0])
+
+    def run_each(self, texts: Sequence[str], *, ask: str = "SELECT NULL") -> tuple[Any, list[int]]:
+        """Run statements one after the other in one round trip: a value, and how many rows each statement touched.
+
+        The value is the engine's own question, asked before: a SELECT in which no code of the owner's can run.
+        """
+        if self.runner is not None:
+            cursor = self.conn.execute(f"{ask}; {self.runner.each_sql(texts, self.settings)}; {TIDY}".encode())
+            (value,) = cursor.fetchone() or (None,)
+            cursor.nextset()
+            (counts,) = cursor.fetchone() or ([],)
+            return value, [int(n) for n in counts]
+        cursor = self.conn.execute("; ".join([ask, *texts]).encode())
+        (value,) = cursor.fetchone() or (None,)
+        return value, [cursor.rowcount for _ in texts if cursor.nextset()]
 
     def rows(self, text: str, types: Sequence[str], *, writes: bool = False) -> list[tuple[Any, ...]]:
         """The rows of a SELECT, whose columns are read in these built-in types, or of a statement that `writes`."""
@@ -149,6 +209,15 @@ class AsOwner:
         if self.runner is not None:
             self.tidy()
 
+    def csv_text(self, text: str, types: Sequence[str], params: Mapping[str, Any] | None = None) -> bytes:
+        """The rows of a SELECT in one piece, for few of them: to hand over each takes psycopg longer than to get it."""
+        select = self.select_sql(self.merged(text, params), types)
+        with self.conn.lock:
+            whole = _copied(self.conn.pgconn, f"COPY ({select}\n) TO STDOUT (FORMAT csv)".encode())
+        if self.runner is not None:
+            self.tidy()
+        return whole
+
     def tidy(self) -> None:
         """The engine is itself again, whatever has run."""
         self.conn.execute(TIDY)
@@ -167,9 +236,8 @@ class AsOwner:
         return text if params is None else psycopg.ClientCursor(self.conn).mogrify(text, params)
 
     def _fetch(self, select: str) -> list[tuple[Any, ...]]:
-        found = self.conn.execute(select.encode()).fetchall()
-        self.tidy()
-        return found
+        # One round trip: the server has read all of it before the first part runs.
+        return self.conn.execute(f"{select}; {TIDY}".encode()).fetchall()
 
 
 def mark_session(conn: psycopg.Connection[Any]) -> None:
@@ -197,13 +265,19 @@ def settle(conn: psycopg.Connection[Any]) -> None:
 
 def as_owner(conn: psycopg.Connection[Any], role: str, settings: Mapping[str, str] | None = None) -> AsOwner:
     """The way to run a role's SQL on a connection of the engine's; its functions are made if they are missing."""
+    kinds = _kinds(version_of(conn.info.server_version))
     row = conn.execute(
         "SELECT r.oid::int8, r.rolname = current_user, s.rolsuper, "
         "(SELECT count(*) FROM pg_proc p WHERE p.pronamespace = %(schema)s::regnamespace AND p.proowner = r.oid "
-        " AND p.prosecdef AND p.proname = ANY(ARRAY['rows_' || r.oid::text, 'run_' || r.oid::text]) "
+        " AND p.prosecdef AND p.proname = ANY(SELECT k || '_' || r.oid::text FROM unnest(%(kinds)s::text[]) k) "
         " AND p.prosrc = ANY(%(sources)s)) "
         "FROM pg_roles r, pg_roles s WHERE r.rolname = %(role)s AND s.rolname = session_user",
-        {"schema": SCHEMA, "sources": [source for _, _, source in _KINDS], "role": role},
+        {
+            "schema": SCHEMA,
+            "kinds": [kind for kind, _, _ in kinds],
+            "sources": [source for _, _, source in kinds],
+            "role": role,
+        },
     ).fetchone()
     if row is None:
         raise UserError(f'role "{role}" does not exist', sqlstate="42704")
@@ -211,7 +285,7 @@ def as_owner(conn: psycopg.Connection[Any], role: str, settings: Mapping[str, st
     if own:
         return AsOwner(conn, None, settings or {})
     runner = Runner(role, int(oid), bool(superuser))
-    if functions < len(_KINDS):
+    if functions < len(kinds):
         _create_functions(conn, runner)
     return AsOwner(conn, runner, settings or {})
 
@@ -222,7 +296,7 @@ def _create_functions(conn: psycopg.Connection[Any], runner: Runner) -> None:
         schema = psql.Identifier(SCHEMA)
         # Only within this transaction: a role can be given a function only in a schema where it may create some.
         conn.execute(psql.SQL("GRANT CREATE ON SCHEMA {} TO {}").format(schema, role))
-        for kind, result, source in _KINDS:
+        for kind, result, source in _kinds(version_of(conn.info.server_version)):
             name = psql.SQL("{}.{}(text, text)").format(schema, psql.Identifier(f"{kind}_{runner.oid}"))
             conn.execute(psql.SQL("DROP FUNCTION IF EXISTS {}").format(name))
             conn.execute(
@@ -235,6 +309,22 @@ def _create_functions(conn: psycopg.Connection[Any], runner: Runner) -> None:
             conn.execute(psql.SQL("GRANT EXECUTE ON FUNCTION {} TO PUBLIC").format(name))
             conn.execute(psql.SQL("ALTER FUNCTION {} OWNER TO {}").format(name, role))
         conn.execute(psql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, role))
+
+
+def _copied(connection: PGconn, statement: bytes) -> bytes:
+    """What a COPY prints."""
+    rows = []
+    result = connection.exec_(statement)
+    if result.status == ExecStatus.COPY_OUT:
+        while (row := connection.get_copy_data(0))[0] > 0:
+            rows.append(row[1])
+        results = []
+        while (after := connection.get_result()) is not None:
+            results.append(after)
+        result = next((r for r in results if r.status != ExecStatus.COMMAND_OK), results[-1])
+    if result.status != ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(result)
+    return b"".join(rows)
 
 
 def _cast_sql(text: str, types: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from runnel.errors import UserError
+from runnel.model.versions import NEWER_SETTINGS
 
 PINNED = {
     # Nothing of the engine is ended by a clock.
@@ -59,6 +60,9 @@ PINNED = {
 }
 TRIGGERS_FIRE = {"session_replication_role": "origin"}
 
+_unknown: dict[tuple[str, ...], frozenset[str]] = {}
+"""Settings that a server does not know, by where it is: asked for again, every session would cost two attempts."""
+
 
 def pinned(dsn: str, settings: Mapping[str, str] | None = None) -> str:
     """A connection string whose sessions have the engine's settings, and these.
@@ -67,7 +71,9 @@ def pinned(dsn: str, settings: Mapping[str, str] | None = None) -> str:
     "dbname=x options='-c geqo=off -c statement_timeout=0 -c lock_timeout=0"
     """
     given = str(conninfo_to_dict(dsn).get("options") or os.environ.get("PGOPTIONS", ""))
-    options = [f"-c {key}={_escaped(value)}" for key, value in {**PINNED, **(settings or {})}.items()]
+    left_out = _unknown.get(_place(dsn), frozenset())
+    wanted = {key: value for key, value in {**PINNED, **(settings or {})}.items() if key not in left_out}
+    options = [f"-c {key}={_escaped(value)}" for key, value in wanted.items()]
     missing = [option for option in options if option not in given]
     if not missing:
         return dsn
@@ -79,19 +85,39 @@ def connect(
 ) -> psycopg.Connection[Any]:
     """Open a session of the engine, in autocommit."""
     wanted = make_conninfo(dsn, application_name=name, connect_timeout=timeout)
-    conn = psycopg.connect(pinned(wanted, settings), autocommit=True)
+    conn = _open(wanted, settings)
     if _fires_triggers(conn):
         return conn
     conn.close()
     # Only some roles may give this one at the start, so it is left out where it is not needed.
     try:
-        return psycopg.connect(pinned(wanted, {**(settings or {}), **TRIGGERS_FIRE}), autocommit=True)
+        return _open(wanted, {**(settings or {}), **TRIGGERS_FIRE})
     except psycopg.OperationalError as error:
         raise UserError(
             "session_replication_role of the engine's sessions is not 'origin', so foreign keys would not hold",
             hint="ALTER ROLE ... RESET session_replication_role for the engine's role, or for the database.",
             sqlstate="55000",
         ) from error
+
+
+def _open(dsn: str, settings: Mapping[str, str] | None) -> psycopg.Connection[Any]:
+    """A session with these settings, less those that are unknown to an older server: it names the first it meets."""
+    for _ in NEWER_SETTINGS:
+        try:
+            return psycopg.connect(pinned(dsn, settings), autocommit=True)
+        except psycopg.OperationalError as error:
+            known = _unknown.get(_place(dsn), frozenset())
+            named = {name for name in NEWER_SETTINGS if f'"{name}"' in str(error)} - known
+            if not named:
+                raise
+            _unknown[_place(dsn)] = known | named
+    return psycopg.connect(pinned(dsn, settings), autocommit=True)
+
+
+def _place(dsn: str) -> tuple[str, ...]:
+    """Which server a connection string means, in its own words."""
+    given = conninfo_to_dict(dsn)
+    return tuple(str(given.get(part) or "") for part in ("service", "host", "hostaddr", "port"))
 
 
 def _fires_triggers(conn: psycopg.Connection[Any]) -> bool:

