@@ -38,7 +38,7 @@ def test_config_names_prefix_and_endpoints(client: Duck, http: HttpServer) -> No
         said = requests.get(url(http, "config"), params={"warehouse": warehouse}, timeout=10).json()
         assert said["defaults"] == {"prefix": prefix} and said["overrides"] == {}
         assert "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}" in said["endpoints"]
-        assert not any(each.startswith("DELETE") for each in said["endpoints"])
+        assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in said["endpoints"]
     unknown = get(http, "config?warehouse=sea")
     assert unknown.status_code == 404 and "no lake sea" in unknown.json()["error"]["message"]
     # A client that asks for version 2 by its prefix gets it.
@@ -86,32 +86,71 @@ def test_what_is_missing_is_told_in_the_protocols_words(path: str, kind: str, cl
     assert requests.head(url(http, path), timeout=10).status_code in (404, 405)
 
 
+NOT_SUPPORTED = (406, "UnsupportedOperationException", "not supported")
+
+
 @pytest.mark.parametrize(
-    ("method", "path"),
+    ("method", "path", "answer"),
     [
-        ("POST", "lake/namespaces"),
-        ("DELETE", "lake/namespaces/main"),
-        ("POST", "lake/namespaces/main/properties"),
-        ("POST", "lake/namespaces/main/tables"),
-        ("POST", "lake/namespaces/main/tables/t"),
-        ("DELETE", "lake/namespaces/main/tables/t"),
-        ("POST", "lake/tables/rename"),
-        ("POST", "lake/transactions/commit"),
-        ("POST", "lake/namespaces/main/register"),
+        ("POST", "lake/namespaces", (400, "BadRequestException", "one part")),
+        ("DELETE", "lake/namespaces/main", (409, "NamespaceNotEmptyException", "not empty")),
+        ("DELETE", "lake/namespaces/none", (404, "NoSuchNamespaceException", "none")),
+        ("POST", "lake/namespaces/none/properties", (404, "NoSuchNamespaceException", "none")),
+        ("POST", "lake/namespaces/main/tables", (400, "BadRequestException", "name is missing")),
+        ("POST", "lake/namespaces/main/tables/none", (404, "NoSuchTableException", "none")),
+        ("DELETE", "lake/namespaces/main/tables/none", (404, "NoSuchTableException", "none")),
+        ("POST", "lake/tables/rename", (400, "BadRequestException", "does not name a table")),
+        ("POST", "lake/namespaces/main/register", NOT_SUPPORTED),
+        ("POST", "lake/namespaces/main/views", NOT_SUPPORTED),
+        ("DELETE", "lake/namespaces/main/views/v", NOT_SUPPORTED),
     ],
 )
-def test_writes_are_refused_in_a_sentence(
-    method: str, path: str, client: Duck, http: HttpServer, tmp_path: Any
+def test_writes_that_cannot_be_are_refused_in_a_sentence(
+    method: str, path: str, answer: tuple[int, str, str], client: Duck, http: HttpServer, tmp_path: Any
 ) -> None:
     client.run("CREATE TABLE t(i INTEGER)")
     token = (tmp_path / "http" / "token").read_text().strip()
-    answer = requests.request(
-        method, url(http, path), json={}, headers={"Authorization": f"Bearer {token}"}, timeout=10
-    )
-    error = answer.json()["error"]
-    assert (answer.status_code, error["type"]) == (406, "UnsupportedOperationException")
-    assert "not supported" in error["message"]
+    got = requests.request(method, url(http, path), json={}, headers={"Authorization": f"Bearer {token}"}, timeout=10)
+    error = got.json()["error"]
+    assert (got.status_code, error["type"]) == answer[:2] and answer[2] in error["message"]
+    # Without a token nobody writes, not even from this machine.
+    assert requests.request(method, url(http, path), json={}, timeout=10).status_code == 401
     assert client.value("SELECT count(*) FROM t") == 0
+
+
+@pytest.mark.parametrize(
+    ("updates", "said"),
+    [
+        ([{"action": "remove-snapshots", "snapshot-ids": [1]}], "maintenance"),
+        ([{"action": "set-location", "location": "file:///tmp"}], "location"),
+        ([{"action": "set-snapshot-ref", "ref-name": "b", "type": "branch", "snapshot-id": 1}], "branches"),
+        ([{"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 1}], "older snapshot"),
+        ([{"action": "set-properties", "updates": {"gc.enabled": "true"}}], "gc.enabled"),
+        ([{"action": "upgrade-format-version", "format-version": 4}], "version 3"),
+        ([{"action": "make-coffee"}], "make-coffee"),
+        ([{"action": "add-snapshot"}], "cannot be read"),
+        (
+            [
+                {"action": "add-snapshot", "snapshot": {"snapshot-id": 9, "manifest-list": "file:///etc/passwd"}},
+                {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 9},
+            ],
+            "folders of the table",
+        ),
+    ],
+)
+def test_updates_that_cannot_be_are_refused(
+    updates: Any, said: str, client: Duck, http: HttpServer, tmp_path: Any
+) -> None:
+    client.run("CREATE TABLE t(i INTEGER)").run("INSERT INTO t VALUES (1)")
+    headers = {"Authorization": f"Bearer {(tmp_path / 'http' / 'token').read_text().strip()}"}
+    where = url(http, "lake/namespaces/main/tables/t")
+    answer = requests.post(where, json={"requirements": [], "updates": updates}, headers=headers, timeout=10)
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+    # What Trino sends after an insert is taken, and changes nothing.
+    before = max(client.snapshots())
+    harmless = {"updates": [{"action": "set-statistics", "statistics": {}}]}
+    assert requests.post(where, json=harmless, headers=headers, timeout=10).status_code == 200
+    assert max(client.snapshots()) == before
 
 
 def test_a_load_can_be_of_the_head_alone_and_is_not_repeated(client: Duck, http: HttpServer) -> None:

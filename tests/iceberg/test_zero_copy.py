@@ -52,10 +52,15 @@ def test_the_head_of_a_table_with_deletes_is_zero_copy(
     client.run("SET python_enable_replacements = false")
     loaded = catalog(http, warehouse).load_table("main.t")
     assert loaded.scan().to_arrow().num_rows == 2000 - 334
-    assert generated(data_path) == {"manifest", "list", "kept.json"}
     tasks = list(loaded.scan().plan_files())
     (named,) = {each.file_path for task in tasks for each in task.delete_files}
-    assert named.startswith("file:///") and named.endswith("-positions.parquet")
+    if warehouse == "lake":
+        # Version 3 wants deletion vectors: Trino could not add to a file of positions.
+        assert generated(data_path) == {"manifest", "list", "kept.json", "deletes"}
+        assert named.endswith(".puffin")
+    else:
+        assert generated(data_path) == {"manifest", "list", "kept.json"}
+        assert named.startswith("file:///") and named.endswith("-positions.parquet")
     with ducks(http, warehouse) as ice:
         listed = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots]
         assert assert_same(client, loaded, ice, "t", listed, lambda: warehouse) == 4
@@ -65,8 +70,10 @@ def test_the_head_of_a_table_with_deletes_is_zero_copy(
         delete(again, table, file, range(1, 1000, 3))
     loaded = catalog(http, warehouse).load_table("main.t")
     (newer,) = {each.file_path for task in loaded.scan().plan_files() for each in task.delete_files}
-    assert newer.endswith("-positions.parquet") and newer != named
-    Path(named.removeprefix("file://")).unlink()
+    assert newer != named
+    if warehouse != "lake":
+        assert newer.endswith("-positions.parquet")
+        Path(named.removeprefix("file://")).unlink()
     with ducks(http, warehouse) as ice:
         listed = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots]
         assert assert_same(client, loaded, ice, "t", listed, lambda: warehouse) == 5

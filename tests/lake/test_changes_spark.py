@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from runnel.lake.format.catalog import ColumnHistory, find_table, open_lake
+from runnel.lake.format.catalog import column_history, find_table, open_lake
 from runnel.lake.read.changes import Expired, plan_changes, read_changes
 from runnel.spark.ducklake.leaves import changes_frame
 from runnel.spark.session import Sessions
@@ -41,7 +41,7 @@ def test_tasks_and_driver_read_the_same_changes(
             continue
         names = [c.name for c in changes.columns]
         frame = changes_frame(
-            sessions, changes.only(names[::-1]), ColumnHistory(db, lake, table.id), ["first", "second"]
+            sessions, changes.only(names[::-1]), column_history(db, lake, table.id), ["first", "second"]
         )
         theirs = _weighted(from_arrow(frame.toArrow()))
         ours = _weighted([(row[1], row[0], row[-1]) for row in from_arrow(read_changes(changes))])

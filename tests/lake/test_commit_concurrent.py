@@ -13,6 +13,7 @@ from collections.abc import Callable
 import duckdb
 import psycopg
 import pyarrow as pa
+import pytest
 
 from runnel.lake.format.catalog import data_files, delete_files, head
 from runnel.lake.format.model import Lake, LakeTable
@@ -185,6 +186,7 @@ class Race:
 SECONDS = float(os.environ.get("RUNNEL_SOAK_SECONDS", "180" if os.environ.get("RUNNEL_LAKE_FULL") else "5"))
 
 
+@pytest.mark.slow
 def test_several_writers_lose_nothing(dsn: str, data_path: str, duck: Clients) -> None:
     with new_lake(dsn, data_path) as lake:
         with lake.commit() as draft:

@@ -106,6 +106,7 @@ def test_uploads_that_arrive_late_are_gone_seconds_later(
     place.check(db)
 
 
+@pytest.mark.slow
 def test_uploads_of_a_former_engine_are_gone_seconds_after_the_start_of_the_next(
     dsn: str, spark: SparkSession, db: psycopg.Connection, place: Place, flaky: Flaky
 ) -> None:

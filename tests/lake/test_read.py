@@ -21,6 +21,7 @@ from runnel.lake.format.model import Lake
 from runnel.lake.format.types import lake_type, stat_text, stat_value
 from runnel.lake.read.scan import Scan, Tally, plan_scan, read_all, scan_file
 from runnel.model.types import PgType
+from runnel.ports.sink import Conflict
 from tests.lake.duck import Duck
 from tests.lake.rows import comparable, from_arrow
 from tests.lake.s3 import S3
@@ -348,3 +349,24 @@ def test_long_text_is_cut_to_something_beyond() -> None:
     low, high = stat_text(long, "varchar"), stat_text(long, "varchar", upper=True)
     assert low is not None and high is not None and low < long < high and len(high) == 256
     assert stat_text("a\0b", "varchar", upper=True) == "b"
+
+
+def test_rows_that_leave_the_catalog_meanwhile_are_a_conflict(
+    dsn: str, duck: Callable[..., Duck], data_path: str
+) -> None:
+    """A snapshot keeps rows, but no table that is dropped: whoever reads must begin anew."""
+    client = (
+        duck(data_path).run("CALL lake.set_option('data_inlining_row_limit', 10)").run("CREATE TABLE t (i INTEGER)")
+    )
+    client.run("INSERT INTO t VALUES (1), (2)").run("ALTER TABLE t ADD COLUMN j INTEGER")
+    with psycopg.connect(dsn) as conn:
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        lake = open_lake(conn, "lake", "ducklake")
+        at = head(conn, lake)
+        table = find_table(conn, lake, "main", "t", at)
+        assert table is not None
+        client.run("CALL ducklake_flush_inlined_data('lake')")
+        with pytest.raises(Conflict, match="written to files meanwhile"):
+            plan_scan(conn, lake, table, at)
+    with psycopg.connect(dsn) as conn:
+        assert read_all(plan_scan(conn, lake, table, head(conn, lake), ["i"])).column("i").to_pylist() == [1, 2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 import runnel
 from runnel.errors import RunnelError
+from tests.e2e.helpers import eventually
 from tests.lake.duck import Duck
 
 Check = Callable[..., None]
@@ -41,23 +41,16 @@ def frontier(db: psycopg.Connection, name: str, key: str = "ducklake:lake.main.t
     return int(row[0])
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def test_commits_wake_the_engine_and_compaction_is_no_work(
     lake: Duck, db: psycopg.Connection, client: runnel.Client, check: Check
 ) -> None:
     client.create_stream_table("s", GROUPS, schedule="100ms")
     lake.run("INSERT INTO t VALUES (1000, 1, 'inlined')")
-    until(lambda: db.execute("SELECT n FROM s WHERE g = 1").fetchall() == [(21,)])
+    eventually(lambda: db.execute("SELECT n FROM s WHERE g = 1").fetchall() == [(21,)])
     for start in (200, 300):
         lake.run(ROWS.format(start, start + 50))
     lake.run("DELETE FROM t WHERE id < 5")
-    until(lambda: frontier(db, "s") == lake.head())
+    eventually(lambda: frontier(db, "s") == lake.head())
     before = refreshes(db, "s")
     assert {r[0] for r in before} == {"INITIAL", "DIFFERENTIAL"}
     assert before[1][2] == {"files": 0, "bytes": 0, "skipped": 0, "inlined_rows": 1}, "no file for an inlined row"
@@ -65,7 +58,7 @@ def test_commits_wake_the_engine_and_compaction_is_no_work(
     lake.run("CALL ducklake_rewrite_data_files('lake')")
     lake.run("CALL ducklake_merge_adjacent_files('lake')")
     lake.run("CREATE TABLE other (x INTEGER)").run("INSERT INTO other FROM range(1000)")
-    until(lambda: frontier(db, "s") == lake.head())
+    eventually(lambda: frontier(db, "s") == lake.head())
     assert refreshes(db, "s") == before, "moving rows between files is no change"
     lake.run("UPDATE t SET v = 'zz' WHERE id = 210")
     check("s")

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from runnel.relay.relay import Relay
 from runnel.server.embedded import EmbeddedServer
 from tests.conftest import TEMPLATE, running_engine
 from tests.lake.s3 import S3, TUTORIAL_BUCKET
@@ -49,7 +50,11 @@ def stack(your_db: str, spark: SparkSession) -> Iterator[Callable[[list[str]], o
         def up(arguments: list[str]) -> object:
             given = dict(zip(arguments[::2], arguments[1::2], strict=True))
             assert given.keys() <= {"--dsn", "--data-path"}, arguments
-            return running.enter_context(running_engine(your_db, spark, data_path=given.get("--data-path")))
+            engine = running.enter_context(running_engine(your_db, spark, data_path=given.get("--data-path")))
+            relay = Relay(your_db)
+            running.callback(relay.close)
+            relay.start()
+            return engine
 
         yield up
 
@@ -76,9 +81,18 @@ def test_postgres_to_lake(
     assert len(runner.outputs) >= 9
 
 
+@pytest.mark.slow
+def test_relay(stack: Callable[[list[str]], object], spark: SparkSession, tmp_path: Path, your_db: str) -> None:
+    (tmp_path / "lake").mkdir()
+    runner = Runner(spark, stack, {"/var/lib/lake/": f"{tmp_path}/lake/"})
+    runner.run(PAGES / "relay.md", tmp_path)
+    assert list((tmp_path / "lake").rglob("*.parquet"))
+    assert len(runner.outputs) >= 9
+
+
 def test_every_page_is_run_here() -> None:
     names = {page.name for page in PAGES.glob("*.md")}
-    assert names == {"one-box.md", "postgres-to-lake.md"}
+    assert names == {"one-box.md", "postgres-to-lake.md", "relay.md"}
     for page in PAGES.glob("*.md"):
         assert {block.language for block in blocks(page.read_text())} <= {"sql", "bash", "python"}
         # A server of one's own has no files for it, and nothing needs it.

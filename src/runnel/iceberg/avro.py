@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,9 @@ from runnel.iceberg.partitions import Spec, Value
 DATA, DELETES = 0, 1
 POSITION_DELETES = 1
 EXISTING, ADDED = 0, 1
+
+_SHORT = 16_384
+"""Bytes that are not compressed."""
 
 _SOME, _NONE, _END = b"\x02", b"\x00", b"\x00"
 
@@ -38,15 +41,20 @@ class Manifest:
     existing_files: int
     existing_rows: int
     first_row_id: int | None
+    version: int
+    record: bytes = field(init=False, repr=False)
+    """As manifest lists have it: it is in those of many snapshots."""
 
-    def encoded(self, version: int) -> bytes:
-        """As a record of a manifest list."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "record", self._encoded())
+
+    def _encoded(self) -> bytes:
         parts = [
             text(self.path), long(self.length), long(self.spec_id), long(self.content), long(self.sequence),
             long(self.min_sequence), long(self.sequence), long(self.added_files), long(self.existing_files), long(0),
             long(self.added_rows), long(self.existing_rows), long(0), _NONE, _NONE,
         ]  # fmt: skip
-        if version >= 3:
+        if self.version >= 3:
             parts.append(_NONE if self.first_row_id is None else _SOME + long(self.first_row_id))
         return b"".join(parts)
 
@@ -93,8 +101,8 @@ def encode_entry(status: int, sequence: int, file: bytes) -> bytes:
 def encode_partition(spec: Spec, values: Mapping[str, Value]) -> bytes:
     """A file's partition values."""
     parts = []
-    for field in spec.fields:
-        match values.get(field.name):
+    for each in spec.fields:
+        match values.get(each.name):
             case None:
                 parts.append(_NONE)
             case bool(value):
@@ -107,18 +115,10 @@ def encode_partition(spec: Spec, values: Mapping[str, Value]) -> bytes:
 
 
 def write_manifest(
-    entries: Sequence[bytes], version: int, content: int, spec: Spec, schema: Mapping[str, Any]
+    entries: Sequence[bytes], version: int, content: int, spec: Spec, schema: str, schema_id: int
 ) -> bytes:
-    """A manifest with these entries."""
-    metadata = {
-        "schema": json.dumps(schema),
-        "schema-id": str(schema["schema-id"]),
-        "partition-spec": json.dumps(spec.as_json()["fields"]),
-        "partition-spec-id": str(spec.id),
-        "format-version": str(version),
-        "content": "deletes" if content == DELETES else "data",
-    }
-    return _container(_entry_schema(version, spec), entries, metadata)
+    """A manifest with these entries. The schema is given as JSON, since it is the same for many."""
+    return _container(_manifest_header(version, content, spec, schema, schema_id), entries)
 
 
 def write_manifest_list(manifests: Iterable[Manifest], version: int, snapshot: int, parent: int | None) -> bytes:
@@ -127,9 +127,8 @@ def write_manifest_list(manifests: Iterable[Manifest], version: int, snapshot: i
         "snapshot-id": str(snapshot),
         "parent-snapshot-id": "null" if parent is None else str(parent),
         "sequence-number": str(snapshot),
-        "format-version": str(version),
     }
-    return _container(_list_schema(version), [each.encoded(version) for each in manifests], metadata)
+    return _container(_list_header(version).with_more(metadata), [each.record for each in manifests])
 
 
 # -- the encoding ----------------------------------------------------------------------------------------------
@@ -170,34 +169,61 @@ def _bounds(values: Mapping[int, bytes]) -> bytes:
     return _SOME + long(len(values)) + items + _END
 
 
-def _container(schema: str, records: Sequence[bytes], metadata: Mapping[str, str]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What a file says of itself: its schema, and more by name. Most of it is the same in very many files."""
+
+    count: int
+    entries: bytes
+    marker: bytes
+    """What ends a block; the same for the same header."""
+
+    @classmethod
+    def of(cls, schema: Any, metadata: Mapping[str, str]) -> _Header:
+        return cls(0, b"", b"").with_more({"avro.schema": json.dumps(schema), **metadata})
+
+    def with_more(self, metadata: Mapping[str, str]) -> _Header:
+        more = b"".join([text(key) + text(value) for key, value in metadata.items()])
+        marker = hashlib.md5(self.marker + more, usedforsecurity=False).digest()
+        return _Header(self.count + len(metadata), self.entries + more, marker)
+
+
+def _container(header: _Header, records: Sequence[bytes]) -> bytes:
     """An Avro file of one block. The same contents make the same bytes."""
-    described = {"avro.schema": schema, "avro.codec": "deflate", **metadata}
-    header = b"".join([text(key) + text(value) for key, value in described.items()])
-    marker = hashlib.md5(header, usedforsecurity=False).digest()
-    whole = [b"Obj\x01", long(len(described)), header, _END, marker]
+    body = b"".join(records)
+    # What is short is read as fast as it is, and there are very many.
+    squeezed = len(body) > _SHORT
+    codec = _DEFLATE if squeezed else _PLAIN
+    whole = [b"Obj\x01", long(header.count + 1), header.entries, codec, _END, header.marker]
     if records:
-        squeezer = zlib.compressobj(1, zlib.DEFLATED, -15)
-        body = squeezer.compress(b"".join(records)) + squeezer.flush()
-        whole += [long(len(records)), long(len(body)), body, marker]
+        if squeezed:
+            squeezer = zlib.compressobj(1, zlib.DEFLATED, -15)
+            body = squeezer.compress(body) + squeezer.flush()
+        whole += [long(len(records)), long(len(body)), body, header.marker]
     return b"".join(whole)
 
 
-# -- the schemas -----------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=256)
-def _schema_text(version: int, fields: tuple[tuple[int, str, str], ...]) -> str:
-    return json.dumps(_entry(version, fields))
-
-
-def _entry_schema(version: int, spec: Spec) -> str:
-    return _schema_text(version, tuple((each.id, each.name, each.avro) for each in spec.fields))
+def _manifest_header(version: int, content: int, spec: Spec, schema: str, schema_id: int) -> _Header:
+    metadata = {
+        "schema": schema,
+        "schema-id": str(schema_id),
+        "partition-spec": json.dumps(spec.as_json()["fields"]),
+        "partition-spec-id": str(spec.id),
+        "format-version": str(version),
+        "content": "deletes" if content == DELETES else "data",
+    }
+    return _Header.of(_entry(version, [(each.id, each.name, each.avro) for each in spec.fields]), metadata)
 
 
 @lru_cache
-def _list_schema(version: int) -> str:
-    return json.dumps(_list(version))
+def _list_header(version: int) -> _Header:
+    return _Header.of(_list(version), {"format-version": str(version)})
+
+
+_PLAIN, _DEFLATE = (text("avro.codec") + text(codec) for codec in ("null", "deflate"))
+
+# -- the schemas -----------------------------------------------------------------------------------------------
 
 
 def _field(id: int, name: str, type_: Any, *, optional: bool = False) -> dict[str, Any]:

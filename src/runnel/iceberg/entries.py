@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pyarrow as pa
@@ -15,7 +15,7 @@ from runnel.iceberg.facts import Facts, File
 from runnel.iceberg.partitions import NONE, Spec
 from runnel.iceberg.shelf import Shelf
 from runnel.iceberg.types import bound_bytes, plain_type
-from runnel.lake.format.catalog import DATA_FILE, data_file, query
+from runnel.lake.format.catalog import DATA_FILE, data_file, query, query_all
 from runnel.lake.format.model import ColumnStats, DataFile, Lake, LakeColumn, LakeTable
 from runnel.lake.format.types import FLOATS, NESTED
 from runnel.lake.read.inlined import inlined_versions
@@ -25,6 +25,16 @@ from runnel.lake.write.parquet import ROW_ID, Form, can_write, encode_files
 Stat = tuple[int, int | None, int | None, str | None, str | None, bool | None]
 """Column, values, NULLs, least, greatest, whether NaN occurs."""
 _Convert = Callable[[str], bytes | None]
+
+_STATS: LiteralString = (
+    "SELECT data_file_id, column_id, value_count, null_count, min_value, max_value, contains_nan"
+    " FROM {lake}.ducklake_file_column_stats WHERE table_id = %(table)s"
+    " AND data_file_id >= %(first)s AND data_file_id <= %(last)s"
+)
+_PATHS: LiteralString = (
+    "SELECT data_file_id, path, path_is_relative FROM {lake}.ducklake_data_file"
+    " WHERE table_id = %(table)s AND data_file_id = ANY(%(ids)s)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +88,8 @@ def _real(
     if not ids:
         return {}
     by_file: dict[int, list[Stat]] = defaultdict(list)
-    for row in query(
-        conn,
-        lake,
-        "SELECT data_file_id, column_id, value_count, null_count, min_value, max_value, contains_nan"
-        " FROM {lake}.ducklake_file_column_stats WHERE table_id = %(table)s"
-        " AND data_file_id >= %(first)s AND data_file_id <= %(last)s",
-        table=table.id,
-        first=min(ids),
-        last=max(ids),
-    ):
+    stats, paths = query_all(conn, lake, (_STATS, _PATHS), table=table.id, first=min(ids), last=max(ids), ids=list(ids))
+    for row in stats:
         by_file[row[0]].append(row[1:])
     values: dict[int, dict[int, str | None]] = defaultdict(dict)
     if any(facts.files[id].partition_id is not None for id in ids):
@@ -101,14 +103,7 @@ def _real(
         ):
             values[id][index] = value
     found = {}
-    for id, path, relative in query(
-        conn,
-        lake,
-        "SELECT data_file_id, path, path_is_relative FROM {lake}.ducklake_data_file"
-        " WHERE table_id = %(table)s AND data_file_id = ANY(%(ids)s)",
-        table=table.id,
-        ids=list(ids),
-    ):
+    for id, path, relative in paths:
         file = facts.files[id]
         spec = spec_of(file, specs)
         address = uri(path if relative is False else table.path + path)

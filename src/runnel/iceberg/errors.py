@@ -37,9 +37,29 @@ def no_warehouse(name: str) -> ProtocolError:
     return ProtocolError(404, "NotFoundException", f"There is no lake {name}: a warehouse is the name of a lake.")
 
 
-def read_only(deed: str) -> ProtocolError:
-    message = f"{deed} is not supported: lakes are read through this protocol. Write with DuckDB's DuckLake."
-    return ProtocolError(406, "UnsupportedOperationException", message)
+def unsupported(deed: str) -> ProtocolError:
+    return ProtocolError(406, "UnsupportedOperationException", f"{deed} is not supported.")
+
+
+def forbidden(message: str) -> ProtocolError:
+    return ProtocolError(403, "ForbiddenException", message)
+
+
+def already_exists(what: str) -> ProtocolError:
+    return ProtocolError(409, "AlreadyExistsException", f"{what} already exists.")
+
+
+def not_empty(name: str) -> ProtocolError:
+    return ProtocolError(409, "NamespaceNotEmptyException", f"Namespace {name} is not empty.")
+
+
+def unknown(message: str) -> ProtocolError:
+    """The one case of a 500: a commit may or may not be there, and clients must not remove what they have written."""
+    return ProtocolError(500, "CommitStateUnknownException", message)
+
+
+def is_unknown(error: BaseException) -> bool:
+    return isinstance(error, ProtocolError) and error.code == 500
 
 
 def unavailable(message: str) -> ProtocolError:

@@ -12,43 +12,30 @@ are made anew; manifests and masks that stay the same are used again.
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from runnel.iceberg import avro
-from runnel.iceberg.avro import FileRecord, Manifest
-from runnel.iceberg.entries import Placed, data_file_by_id, place_files, spec_of
-from runnel.iceberg.facts import Facts, File, read_facts
-from runnel.iceberg.groups import LARGEST, Group, mergers, without
-from runnel.iceberg.masks import Ints, Key, Mask, first_difference, masks
+from runnel.iceberg.avro import Manifest
+from runnel.iceberg.entries import data_file_by_id
+from runnel.iceberg.facts import Facts, File, Moment, read_facts
+from runnel.iceberg.groups import Group
+from runnel.iceberg.live import Live, Shape
+from runnel.iceberg.manifests import Manifests
+from runnel.iceberg.masks import Key, Mask, first_difference, masks
 from runnel.iceberg.partitions import Spec, specs
-from runnel.iceberg.puffin import write_puffin
 from runnel.iceberg.schema import Shown, name_mapping, show
 from runnel.iceberg.shapes import with_shapes
 from runnel.iceberg.shelf import Shelf
+from runnel.iceberg.standing import Standing
 from runnel.lake.format.catalog import mappings
-from runnel.lake.format.model import DataFile, Lake, LakeColumn, LakeTable
-from runnel.lake.store.beside import uri
-from runnel.lake.write.parquet import FIELD_IDS, numbered_field
+from runnel.lake.format.model import DataFile, Lake, LakeTable
 
 Connection = psycopg.Connection[Any]
-
-KEPT = 50_000
-"""So many encoded files are kept for the next manifest."""
-_POSITIONS = pa.schema(
-    [
-        numbered_field("file_path", pa.string(), FIELD_IDS["file_path"]).with_nullable(False),
-        numbered_field("pos", pa.int64(), FIELD_IDS["pos"]).with_nullable(False),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +65,17 @@ class Point:
     totals: Totals
 
 
-@dataclass(frozen=True, slots=True)
-class Deletes:
-    """Unseen positions that were written."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """A snapshot as JSON, and what it was made of."""
 
-    uri: str
-    size: int
-    count: int
-    sequence: int
-    offset: int | None = None
-    length: int | None = None
+    time: int
+    parent: int | None
+    point: Point
+    text: str
+
+    def still_holds(self, time: int, parent: Moment | None, point: Point) -> bool:
+        return self.point is point and self.time == time and self.parent == (None if parent is None else parent.id)
 
 
 @dataclass
@@ -103,20 +91,22 @@ class History:
     schemas: list[Shown] = field(default_factory=list)
     specs: dict[int, Spec] = field(default_factory=dict)
     mapping: list[dict[str, Any]] = field(default_factory=list)
-    texts: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    told: dict[int, Told] = field(default_factory=dict)
     """Snapshots as JSON, kept by those who make it."""
     _masks: dict[int, Mask] = field(default_factory=dict)
+    _masked: dict[Group, tuple[Mask, ...]] = field(default_factory=dict)
+    """The masks of a group's files."""
     _sources: dict[int, tuple[object, Mask]] = field(default_factory=dict)
     _untold: frozenset[int] = frozenset()
     _shape: object = None
-    _manifests: dict[Group, Manifest] = field(default_factory=dict)
-    _beside: dict[tuple[Group, tuple[Key, ...]], Manifest] = field(default_factory=dict)
-    _deletes: dict[Key, Deletes] = field(default_factory=dict)
-    _placed: dict[int, Placed] = field(default_factory=dict)
-    _rows: dict[int, str] = field(default_factory=dict)
-    _now: _Now | None = None
+    _made: Manifests = field(init=False)
+    _now: tuple[Point | None, Live] | None = None
+    """The live files at the last point."""
     _shapes: dict[int, int] = field(default_factory=dict)
-    _shown: dict[tuple[_Shape, frozenset[_Shape]], int] = field(default_factory=dict)
+    _shown: dict[tuple[Shape, frozenset[Shape]], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._made = Manifests(self.lake, self.version, self.shelf, self.schemas)
 
     def follow(self, conn: Connection, table: LakeTable) -> None:
         """Bring everything in step with the catalog, as `conn` sees it in one transaction."""
@@ -127,18 +117,47 @@ class History:
 
         before, facts = self.facts, read_facts(conn, self.lake, table, self.facts)
         facts = with_shapes(self.lake, facts, self._shapes, look_up)
-        now = masks(self.lake, facts, self._sources, look_up)
+        now = masks(self.lake, facts, self._sources, look_up, as_files=self.version < 3)
         since = self._first_change(conn, before, facts, now)
         self.facts, self._masks = facts, now
+        self._masked.clear()
+        newest = self.points[-1] if self.points else None
         if since is not None:
             kept = bisect_left([point.snapshot for point in self.points], since)
             del self.points[kept:]
         if before is not None and before.columns is not facts.columns:
             self._now = None
             self._shown.clear()
-        self._continue(conn, facts)
+        self._continue(conn, facts, newest)
+        self.shelf.settle()
         if self.shelf.is_due:
             self._forget(facts)
+
+    def standing(self, conn: Connection, metadata: Mapping[str, Any], partition: int | None) -> Standing:
+        """The head, for a commit that starts from it."""
+        facts, point = self.facts, self.points[-1]
+        assert facts is not None
+        at = facts.moments[-1].id
+        states = {group: keys for group in point.groups if (keys := self._states(group, at))}
+        live = {id for group in point.groups for id in group.files}
+        made = self._made
+        made.read(conn, self.table, facts, self.specs, live)
+        self.shelf.settle()
+        return Standing(
+            self.lake,
+            self.table,
+            self.version,
+            self.shelf.location,
+            at,
+            facts,
+            metadata,
+            self.specs,
+            partition,
+            {made.placed[id].uri: id for id in live},
+            {made.of_group(group).path: group.files for group in point.groups},
+            {made.beside(group, keys).path: keys for group, keys in states.items()},
+            {(made.deletes[key].uri, made.deletes[key].offset): key for keys in states.values() for key in keys},
+        )
 
     # -- what has changed ------------------------------------------------------------------------------------
 
@@ -146,12 +165,12 @@ class History:
         self, conn: Connection, before: Facts | None, facts: Facts, now: Mapping[int, Mask]
     ) -> int | None:
         """The first snapshot whose list is not as it was; None if all are."""
-        mapped = mappings(conn, self.lake, {f.mapping_id for f in facts.files.values() if f.mapping_id is not None})
+        mapped = mappings(conn, self.lake, facts.mappings)
         head = facts.columns.at(facts.moments[-1].id)
         self.mapping, untold = name_mapping(facts.columns.ever(head), mapped.values())
 
         def shown() -> set[int]:
-            older = {_Shape(facts.columns.at(at)) for at in {file.shape for file in facts.files.values()}}
+            older = {Shape(facts.columns.at(at)) for at in {file.shape for file in facts.files.values()}}
             fields = show(head, [each.columns for each in older], self.version, untold).fields
             return {field["id"] for field in fields}
 
@@ -159,13 +178,11 @@ class History:
         shape = [(id, spec.id, [(f.id, f.transform, f.source) for f in spec.fields]) for id, spec in found.items()]
         if before is None or shape != self._shape or untold != self._untold:
             self._shape, self._untold, self.specs = shape, frozenset(untold), found
-            self._placed.clear()
             self._shown.clear()
-            self._manifests.clear()
-            self._beside.clear()
+            self._made.clear()
             return -1
         concerned = []
-        for id in before.files.keys() | facts.files.keys():
+        for id in before.files.keys() | facts.files.keys() if facts.changed is None else facts.changed:
             old, new = before.files.get(id), facts.files.get(id)
             if old is new or old == new:
                 continue
@@ -183,8 +200,8 @@ class History:
 
     # -- the lists -------------------------------------------------------------------------------------------
 
-    def _continue(self, conn: Connection, facts: Facts) -> None:
-        """Make the points from the last one that holds to the newest snapshot."""
+    def _continue(self, conn: Connection, facts: Facts, newest: Point | None) -> None:
+        """Make the points from the last one that holds to the newest snapshot; `newest` was the last one before."""
         breaks = self._breaks(facts)
         listed = [moment.id for moment in facts.moments]
         wanted = sorted({breaks[max(0, bisect_right(breaks, id) - 1)] for id in listed})
@@ -197,14 +214,19 @@ class History:
         if not rest:
             return
         last = self.points[-1] if self.points else None
-        now = self._now if self._now is not None and self._now.point is last else _Now.at(last, facts)
+        if self._now is not None and self._now[0] is last:
+            now = self._now[1]
+        else:
+            now = Live.of(last.groups if last else (), facts)
         self._now = None
         past = last.snapshot if last else -1
-        begins = sorted((file.begin, id) for id, file in facts.files.items() if file.begin > past)
-        ends = sorted((file.end, id) for id, file in facts.files.items() if file.end is not None and file.end > past)
-        masked = set(self._masks)
+        # What has not changed neither begins nor ends after what was the newest point.
+        ids = facts.files if last is None or last is not newest or facts.changed is None else facts.changed
+        files = [facts.files[id] for id in ids if id in facts.files]
+        begins = sorted((file.begin, file.id) for file in files if file.begin > past)
+        ends = sorted((file.end, file.id) for file in files if file.end is not None and file.end > past)
         # All at once: a question for each snapshot would take most of the time.
-        self._read(conn, facts, {id for _, id in begins})
+        self._made.read(conn, self.table, facts, self.specs, {id for _, id in begins})
         for at in rest:
             past = last.snapshot if last else -1
             new = [id for _, id in begins[bisect_left(begins, (past + 1,)) : bisect_left(begins, (at + 1,))]]
@@ -212,17 +234,16 @@ class History:
             gone = [
                 id for _, id in ends[bisect_left(ends, (past + 1,)) : bisect_left(ends, (at + 1,))] if id in now.owner
             ]
-            self._regroup(facts, now, added, gone)
-            schema = self._schema(facts, at, frozenset(each for each, count in now.shapes.items() if count))
-            last = self._point(conn, facts, at, now, schema, added, gone, last, masked)
+            now.move(facts, self.specs, added, gone)
+            schema = self._schema(facts, at, now.shapes)
+            last = self._point(conn, facts, at, now.groups, schema, added, gone, last)
             self.points.append(last)
-        now.point = last
-        self._now = now
+        self._now = last, now
 
     def _breaks(self, facts: Facts) -> list[int]:
         """Where the table may change: files that come and go, masks, columns."""
-        found = set(facts.columns.marks)
-        for file in facts.files.values():
+        found = {*facts.columns.marks, *facts.marks}
+        for file in (facts.files[id] for id in facts.inlined):
             found.add(file.begin)
             if file.end is not None:
                 found.add(file.end)
@@ -230,29 +251,9 @@ class History:
             found.update(mask.breaks())
         return sorted(at for at in found if at >= 0)
 
-    def _regroup(self, facts: Facts, now: _Now, added: list[int], gone: list[int]) -> None:
-        for id in gone:
-            now.shapes[_Shape(facts.columns.at(facts.files[id].shape))] -= 1
-        for group in {now.owner[id] for id in gone}:
-            rest = without(group, gone)
-            now.replace([group], [Group(group.spec, rest)] if rest else [])
-        for id in gone:
-            del now.owner[id]
-        if not added:
-            return
-        for old, new in mergers(now.groups):
-            now.replace(old, [new])
-        by_spec: dict[int, list[int]] = defaultdict(list)
-        for id in sorted(added, key=lambda id: (facts.files[id].begin, id)):
-            now.shapes[_Shape(facts.columns.at(facts.files[id].shape))] += 1
-            by_spec[spec_of(facts.files[id], self.specs).id].append(id)
-        for spec, ids in sorted(by_spec.items()):
-            parts = [Group(spec, tuple(ids[i : i + LARGEST])) for i in range(0, len(ids), LARGEST)]
-            now.replace([], parts)
-
-    def _schema(self, facts: Facts, at: int, older: frozenset[_Shape]) -> int:
+    def _schema(self, facts: Facts, at: int, older: frozenset[Shape]) -> int:
         columns = facts.columns.at(at)
-        key = _Shape(columns), older
+        key = Shape(columns), older
         if key not in self._shown:
             shown = show(columns, [each.columns for each in older], self.version, self._untold)
             same = (n for n, known in enumerate(self.schemas) if known == shown)
@@ -268,19 +269,17 @@ class History:
         conn: Connection,
         facts: Facts,
         at: int,
-        now: _Now,
+        groups: list[Group],
         schema: int,
         added: list[int],
         gone: list[int],
         last: Point | None,
-        masked: set[int],
     ) -> Point:
-        groups = now.groups
-        states = {group: keys for group in groups if (keys := self._states(group, at, masked))}
-        self._place(conn, facts, groups, states)
-        self._write_deletes({key for keys in states.values() for key in keys})
-        listed = [self._manifest(group, schema) for group in groups]
-        listed += [self._delete_manifest(group, keys, schema) for group, keys in states.items()]
+        states = {}
+        if self._masks:
+            states = {group: keys for group in groups if (keys := self._states(group, at))}
+        self._made.read(conn, self.table, facts, self.specs, self._made.unread(groups, states))
+        listed = self._made.write(facts, self._masks, groups, states, schema)
         if last is not None and list(last.manifests) == listed:
             address = last.list_uri
         else:
@@ -289,11 +288,12 @@ class History:
         totals = self._totals(facts, last.totals if last else None, added, gone, states)
         return Point(at, tuple(groups), tuple(listed), address, schema, totals)
 
-    def _states(self, group: Group, at: int, masked: set[int]) -> tuple[Key, ...]:
-        if not masked:
-            return ()
-        found = (self._masks[id].key(at) for id in sorted(masked.intersection(group.files)))
-        return tuple(key for key in found if key is not None)
+    def _states(self, group: Group, at: int) -> tuple[Key, ...]:
+        found = self._masked.get(group)
+        if found is None:
+            ids = sorted(self._masks.keys() & set(group.files))
+            found = self._masked[group] = tuple(self._masks[id] for id in ids)
+        return tuple(key for mask in found if (key := mask.key(at)) is not None)
 
     def _totals(
         self,
@@ -306,7 +306,7 @@ class History:
         new = [facts.files[id] for id in added]
         old = [facts.files[id] for id in gone]
         files, rows, size = (former.files, former.rows, former.bytes) if former else (0, 0, 0)
-        deletes = [self._deletes[key] for keys in states.values() for key in keys]
+        deletes = [self._made.deletes[key] for keys in states.values() for key in keys]
         first = former.first_row_id + former.added_rows if former else 0
         starts = [f.row_id_start for f in new if f.row_id_start is not None and f.row_id_start >= first]
         return Totals(
@@ -321,186 +321,17 @@ class History:
             min(starts, default=first),
         )
 
-    # -- what is written -------------------------------------------------------------------------------------
-
-    def _place(
-        self, conn: Connection, facts: Facts, groups: Iterable[Group], states: Mapping[Group, tuple[Key, ...]]
-    ) -> None:
-        """Read what the manifests that are about to be written say of their files."""
-        needed = {id for group in groups if group not in self._manifests for id in group.files}
-        for group, keys in states.items():
-            if keys and (group, keys) not in self._beside:
-                needed.update(key[0] for key in keys)
-        self._read(conn, facts, needed)
-
-    def _read(self, conn: Connection, facts: Facts, ids: set[int]) -> None:
-        missing = {id for id in ids if id not in self._placed}
-        if missing:
-            self._placed |= place_files(
-                conn, self.lake, self.table, facts, missing, self.specs, self.shelf, self.version
-            )
-            self._rows |= {id: self._placed[id].uri for id in missing if id < 0}
-
-    def _manifest(self, group: Group, schema: int) -> Manifest:
-        known = self._manifests.get(group)
-        if known is not None:
-            return known
-        placed = [self._placed[id] for id in group.files]
-        newest = max(each.begin for each in placed)
-        listed = [
-            _Listed(avro.ADDED if each.begin == newest else avro.EXISTING, each.begin, each.rows, each.record)
-            for each in placed
-        ]
-        first = None
-        if self.version >= 3:
-            # Every file names its own; without a number here readers would forget them.
-            first = min(each.first_row_id for each in placed)
-        made = self._write_manifest(listed, avro.DATA, placed[0].spec, schema, first)
-        self._manifests[group] = made
-        return made
-
-    def _delete_manifest(self, group: Group, keys: tuple[Key, ...], schema: int) -> Manifest:
-        known = self._beside.get((group, keys))
-        if known is not None:
-            return known
-        listed = []
-        for key in keys:
-            placed, deletes = self._placed[key[0]], self._deletes[key]
-            is_vector = deletes.offset is not None
-            bounds = {} if is_vector else {FIELD_IDS["file_path"]: placed.uri.encode()}
-            record = FileRecord(
-                content=avro.POSITION_DELETES,
-                path=deletes.uri,
-                format="PUFFIN" if is_vector else "PARQUET",
-                partition=placed.partition,
-                rows=deletes.count,
-                size=deletes.size,
-                counts={},
-                nulls={},
-                lower=bounds,
-                upper=bounds,
-                referenced=placed.uri,
-                offset=deletes.offset,
-                length=deletes.length,
-            )
-            listed.append(_Listed(avro.ADDED, deletes.sequence, deletes.count, record.encoded(self.version)))
-        made = self._write_manifest(listed, avro.DELETES, self._placed[keys[0][0]].spec, schema, None)
-        self._beside[group, keys] = made
-        return made
-
-    def _write_manifest(
-        self, listed: list[_Listed], content: int, spec: Spec, schema: int, first_row_id: int | None
-    ) -> Manifest:
-        entries = [avro.encode_entry(each.status, each.sequence, each.record) for each in listed]
-        data = avro.write_manifest(entries, self.version, content, spec, self.schemas[schema].as_json(schema))
-        address, size = self.shelf.put("manifest", data, "avro")
-        added = [each.rows for each in listed if each.status == avro.ADDED]
-        existing = [each.rows for each in listed if each.status == avro.EXISTING]
-        sequences = [each.sequence for each in listed]
-        return Manifest(
-            address, size, spec.id, content, max(sequences), min(sequences), len(added), sum(added), len(existing),
-            sum(existing), first_row_id,
-        )  # fmt: skip
-
-    def _write_deletes(self, keys: set[Key]) -> None:
-        """Make the lists of unseen positions that are not there yet."""
-        for key in keys - self._deletes.keys():
-            mask, begin = self._masks[key[0]], self._begin(key[0])
-            if key[1] < 0:
-                assert mask.direct is not None
-                file, since = mask.direct, max(mask.direct_from, begin)
-                self._deletes[key] = Deletes(uri(file.path), file.size, file.count, since)
-                continue
-            address, positions, since = self._placed[key[0]].uri, mask.positions(key[1]), max(key[1], begin)
-            if self.version >= 3:
-                # One file each: PyIceberg takes all vectors of a file, also those that another snapshot's list means.
-                data, vector = write_puffin(address, positions)
-                written, size = self.shelf.put("deletes", data, "puffin")
-                self._deletes[key] = Deletes(written, size, len(positions), since, vector.offset, vector.length)
-            else:
-                written, size = self.shelf.put("deletes", _position_deletes(address, positions), "data")
-                self._deletes[key] = Deletes(written, size, len(positions), since)
-
-    def _begin(self, id: int) -> int:
-        assert self.facts is not None
-        return self.facts.files[id].begin
-
     def _forget(self, facts: Facts) -> None:
         """Keep what the points use, and tell maintenance."""
-        used_manifests = {manifest for point in self.points for manifest in point.manifests}
-        self._manifests = {group: made for group, made in self._manifests.items() if made in used_manifests}
-        self._beside = {key: made for key, made in self._beside.items() if made in used_manifests}
-        if len(self._placed) > KEPT:
-            self._placed.clear()
-        used = {key for _, keys in self._beside for key in keys}
-        self._deletes = {key: made for key, made in self._deletes.items() if key in used}
-        self._rows = {id: address for id, address in self._rows.items() if id in facts.inlined}
+        self._made.forget(facts, {manifest for point in self.points for manifest in point.manifests})
         self.shelf.keep(self._generated())
 
     def _generated(self) -> Iterator[str]:
         """The files that the metadata needs."""
         yield from {point.list_uri for point in self.points}
-        yield from {made.path for made in self._manifests.values()}
-        yield from {made.path for made in self._beside.values()}
-        yield from {made.uri for key, made in self._deletes.items() if key[1] >= 0}
-        yield from self._rows.values()
-
-
-class _Shape:
-    """Columns that are counted by what they are, not compared: a history gives the same ones for the same shape."""
-
-    __slots__ = ("columns",)
-
-    def __init__(self, columns: tuple[LakeColumn, ...]) -> None:
-        self.columns = columns
-
-    def __hash__(self) -> int:
-        return id(self.columns)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shape) and other.columns is self.columns
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """An entry of a manifest."""
-
-    status: int
-    sequence: int
-    rows: int
-    record: bytes
-
-
-@dataclass
-class _Now:
-    """The live files while the lists are made, in their groups."""
-
-    point: Point | None
-    groups: list[Group]
-    owner: dict[int, Group]
-    shapes: Counter[_Shape]
-
-    @classmethod
-    def at(cls, point: Point | None, facts: Facts) -> _Now:
-        groups = list(point.groups) if point else []
-        owner = {id: group for group in groups for id in group.files}
-        return cls(point, groups, owner, Counter(_Shape(facts.columns.at(facts.files[id].shape)) for id in owner))
-
-    def replace(self, old: Collection[Group], new: Sequence[Group]) -> None:
-        gone = set(old)
-        self.groups = [group for group in self.groups if group not in gone] + list(new)
-        for group in new:
-            self.owner.update(dict.fromkeys(group.files, group))
+        yield from self._made.generated()
 
 
 def _same_rows(old: File, new: File) -> bool:
     """Whether a file only lives to another snapshot than before."""
     return (old.begin, old.partial_max, old.rows) == (new.begin, new.partial_max, new.rows)
-
-
-def _position_deletes(path: str, positions: Ints) -> bytes:
-    target = io.BytesIO()
-    names = pa.repeat(pa.scalar(path, pa.string()), len(positions))
-    table = pa.table([names, pa.array(positions, pa.int64())], schema=_POSITIONS)
-    pq.write_table(table, target, compression="zstd", store_schema=False)
-    return target.getvalue()

@@ -67,13 +67,21 @@ class Mask:
 
 
 def masks(
-    lake: Lake, facts: Facts, known: dict[int, tuple[object, Mask]], data_file: Callable[[int], DataFile]
+    lake: Lake,
+    facts: Facts,
+    known: dict[int, tuple[object, Mask]],
+    data_file: Callable[[int], DataFile],
+    *,
+    as_files: bool,
 ) -> dict[int, Mask]:
-    """The masks of all files that need one. `known` keeps what was read before, with what it was made of."""
+    """The masks of all files that need one. `known` keeps what was read before, with what it was made of.
+
+    `as_files`: delete files that both formats read are used as they are. Only in version 2: version 3 has deletion
+    vectors, and Trino fails when it adds to a file of positions there.
+    """
     found: dict[int, Mask] = {}
     listed = [moment.id for moment in facts.moments]
-    late = [id for id, file in facts.files.items() if file.partial_max is not None]
-    for id in {*late, *facts.inlined, *facts.deletes, *facts.inlined_deletes} & facts.files.keys():
+    for id in {*facts.late, *facts.inlined, *facts.deletes, *facts.inlined_deletes} & facts.files.keys():
         file, rows = facts.files[id], facts.inlined.get(id)
         deletes, kept = facts.deletes.get(id, ()), facts.inlined_deletes.get(id, ())
         born_late = file.partial_max is not None and _between(listed, file.begin, file.partial_max)
@@ -84,7 +92,10 @@ def masks(
         if before is not None and before[0] == source:
             found[id] = before[1]
             continue
-        mask = _of_inlined(file, rows) if rows else _of_file(lake, file, deletes, kept, born_late, listed, data_file)
+        if rows:
+            mask = _of_inlined(file, rows)
+        else:
+            mask = _of_file(lake, file, deletes, kept, born_late, listed, data_file, as_files=as_files)
         known[id] = source, mask
         found[id] = mask
     for gone in known.keys() - facts.files.keys():
@@ -112,9 +123,17 @@ def _of_file(
     born_late: bool,
     listed: list[int],
     data_file: Callable[[int], DataFile],
+    *,
+    as_files: bool,
 ) -> Mask:
     direct, direct_from = None, 0
-    if len(deletes) == 1 and not kept and is_for_both(deletes[0].path) and deletes[0].encryption_key is None:
+    if (
+        as_files
+        and len(deletes) == 1
+        and not kept
+        and is_for_both(deletes[0].path)
+        and deletes[0].encryption_key is None
+    ):
         (direct,) = deletes
         direct_from = max(direct.begin, direct.partial_max or 0, (file.partial_max or 0) if born_late else 0)
         if not born_late and not _between(listed, direct.begin, direct_from):

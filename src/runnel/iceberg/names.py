@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
-from runnel.lake.format.catalog import query
+from runnel.lake.format.catalog import query, query_all
 from runnel.lake.format.model import Lake
 
 Connection = psycopg.Connection[Any]
@@ -26,13 +26,30 @@ SELECT t.table_id,
        has_schema_privilege(r.oid, c.relnamespace, 'USAGE') AND has_table_privilege(r.oid, c.oid, 'SELECT')
        AND (NOT c.relrowsecurity OR r.rolsuper OR r.rolbypassrls
             OR (NOT c.relforcerowsecurity AND pg_has_role(r.oid, c.relowner, 'USAGE')))
-FROM (SELECT k.table_id, coalesce(s.pgt_relid, k.relid) AS relid
-      FROM pgtrickle.pgt_lake_tables k
-      LEFT JOIN pgtrickle.pgt_sinks p ON p.lake = k.lake AND p.table_id = k.table_id AND p.sink = 'ducklake'
-      LEFT JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = p.pgt_id
-      WHERE k.lake = %(lake)s) t
+FROM (SELECT table_id, coalesce(p.relid, k.relid) AS relid
+      FROM (SELECT table_id, relid FROM pgtrickle.pgt_lake_tables WHERE lake = %(lake)s) k
+      FULL JOIN (SELECT p.table_id, s.pgt_relid AS relid
+                 FROM pgtrickle.pgt_sinks p JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+                 WHERE p.lake = %(lake)s AND p.sink = 'ducklake' AND p.table_id IS NOT NULL) p USING (table_id)) t
 JOIN pg_class c ON c.oid = t.relid JOIN pg_roles r ON r.rolname = %(role)s
 """
+
+
+_TABLES: LiteralString = (
+    "SELECT s.schema_name, t.table_name, t.table_id FROM {lake}.ducklake_table t"
+    " JOIN {lake}.ducklake_schema s USING (schema_id)"
+    " WHERE t.begin_snapshot <= %(at)s AND (t.end_snapshot IS NULL OR t.end_snapshot > %(at)s)"
+    " AND s.begin_snapshot <= %(at)s AND (s.end_snapshot IS NULL OR s.end_snapshot > %(at)s)"
+)
+_VIEWS: LiteralString = (
+    "SELECT s.schema_name, v.view_name FROM {lake}.ducklake_view v"
+    " JOIN {lake}.ducklake_schema s USING (schema_id)"
+    " JOIN {lake}.ducklake_tag g ON g.object_id = v.view_id AND g.key = 'pg_trickle.mode'"
+    " AND g.value IN ('merge', 'replace')"
+    " WHERE v.begin_snapshot <= %(at)s AND (v.end_snapshot IS NULL OR v.end_snapshot > %(at)s)"
+    " AND s.begin_snapshot <= %(at)s AND (s.end_snapshot IS NULL OR s.end_snapshot > %(at)s)"
+    " AND g.begin_snapshot <= %(at)s AND (g.end_snapshot IS NULL OR g.end_snapshot > %(at)s)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +75,8 @@ def namespaces(catalog: Connection, lake: Lake, at: int) -> list[str]:
 
 def listed(catalog: Connection, lake: Lake, at: int) -> list[Listed]:
     """All tables of a lake, by name."""
-    rows = query(
-        catalog,
-        lake,
-        "SELECT s.schema_name, t.table_name, t.table_id FROM {lake}.ducklake_table t"
-        " JOIN {lake}.ducklake_schema s USING (schema_id)"
-        " WHERE t.begin_snapshot <= %(at)s AND (t.end_snapshot IS NULL OR t.end_snapshot > %(at)s)"
-        " AND s.begin_snapshot <= %(at)s AND (s.end_snapshot IS NULL OR s.end_snapshot > %(at)s)",
-        at=at,
-    )
-    shown = {
-        (schema, f"{view}__rows"): view
-        for schema, view in query(
-            catalog,
-            lake,
-            "SELECT s.schema_name, v.view_name FROM {lake}.ducklake_view v"
-            " JOIN {lake}.ducklake_schema s USING (schema_id)"
-            " JOIN {lake}.ducklake_tag g ON g.object_id = v.view_id AND g.key = 'pg_trickle.mode'"
-            " AND g.value IN ('merge', 'replace')"
-            " WHERE v.begin_snapshot <= %(at)s AND (v.end_snapshot IS NULL OR v.end_snapshot > %(at)s)"
-            " AND s.begin_snapshot <= %(at)s AND (s.end_snapshot IS NULL OR s.end_snapshot > %(at)s)"
-            " AND g.begin_snapshot <= %(at)s AND (g.end_snapshot IS NULL OR g.end_snapshot > %(at)s)",
-            at=at,
-        )
-    }
+    rows, views = query_all(catalog, lake, (_TABLES, _VIEWS), at=at)
+    shown = {(schema, f"{view}__rows"): view for schema, view in views}
     found = [Listed(schema, str(shown.get((schema, name), name)), id) for schema, name, id in rows]
     return sorted(found, key=lambda each: (each.namespace, each.name))
 

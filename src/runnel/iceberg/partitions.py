@@ -90,7 +90,7 @@ def specs(
         fields = []
         for index, column_id, transform in parts:
             column = by_id.get(column_id)
-            known = None if column is None else _transform(column, transform)
+            known = None if column is None else transform_of(column, transform)
             if column is None or known is None:
                 continue
             # The same transform of the same column is the same field in all specs.
@@ -100,7 +100,7 @@ def specs(
     return found
 
 
-def _transform(column: LakeColumn, transform: str) -> tuple[Callable[[str], Value], str, str] | None:
+def transform_of(column: LakeColumn, transform: str) -> tuple[Callable[[str], Value], str, str] | None:
     """How a value's text is read, Iceberg's name of the transform, and the Avro type of its values."""
     bucket = _BUCKET.fullmatch(transform)
     if bucket and (column.type in _INTEGERS or column.type == "varchar"):

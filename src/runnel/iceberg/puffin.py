@@ -52,3 +52,19 @@ def write_puffin(path: str, positions: Ints) -> tuple[bytes, Vector]:
     footer = json.dumps({"blobs": [described], "properties": {"created-by": "runnel"}}).encode()
     end = _MAGIC + footer + len(footer).to_bytes(4, "little") + bytes(4) + _MAGIC
     return _MAGIC + blob + end, Vector(len(_MAGIC), len(blob))
+
+
+def read_vector(blob: bytes) -> Ints:
+    """The positions of a blob, ascending; raises ValueError for what is none."""
+    length = int.from_bytes(blob[:4], "big")
+    body = blob[4 : 4 + length]
+    if len(blob) != length + 8 or body[:4] != _VECTOR or zlib.crc32(body) != int.from_bytes(blob[-4:], "big"):
+        raise ValueError("not a deletion vector")
+    parts, at = [], 12
+    for _ in range(int.from_bytes(body[4:12], "little")):
+        key = int.from_bytes(body[at : at + 4], "little")
+        bitmap = BitMap.deserialize(body[at + 4 :])
+        # What is behind a bitmap is not looked at; its own form has the same length.
+        at += 4 + len(bitmap.serialize())
+        parts.append(np.array(bitmap.to_array(), dtype=np.int64) | key << 32)
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

@@ -1,6 +1,6 @@
 """The Iceberg REST catalog protocol: routes and answers.
 
-What is read is here; what would write is refused in a sentence. `CommitTable` has its place in `_REFUSED`.
+What is read is here; what writes is in `write.py`, and its requests are read in `posts.py`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from runnel.iceberg import posts
 from runnel.iceberg.credentials import settings, vended
-from runnel.iceberg.errors import ProtocolError, bad_request, no_view, read_only
+from runnel.iceberg.errors import ProtocolError, bad_request, no_view, unsupported
 from runnel.iceberg.names import Role
 from runnel.iceberg.warehouse import Borrow, Warehouse, Warehouses
+from runnel.iceberg.write import Writer
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +34,11 @@ _VIEWS = "/v1/{prefix}/namespaces/{namespace}/views"
 _VIEW = "/v1/{prefix}/namespaces/{namespace}/views/{view}"
 _OAUTH = "/v1/oauth/tokens"
 
+_RENAME = "/v1/{prefix}/tables/rename"
+_TRANSACTION = "/v1/{prefix}/transactions/commit"
+
 _REFUSED = {
-    ("POST", _NAMESPACES): "Creating a namespace",
-    ("DELETE", _NAMESPACE): "Dropping a namespace",
-    ("POST", _NAMESPACE + "/properties"): "Changing a namespace",
-    ("POST", _TABLES): "Creating a table",
     ("POST", _NAMESPACE + "/register"): "Registering a table",
-    ("POST", _TABLE): "Committing to a table",
-    ("DELETE", _TABLE): "Dropping a table",
-    ("POST", "/v1/{prefix}/tables/rename"): "Renaming a table",
-    ("POST", "/v1/{prefix}/transactions/commit"): "Committing a transaction",
     ("POST", _VIEWS): "Creating a view",
     ("POST", _VIEW): "Changing a view",
     ("DELETE", _VIEW): "Dropping a view",
@@ -59,6 +56,7 @@ class Rest:
 
     def __init__(self, borrow: Borrow, by_token: Tokens) -> None:
         self._warehouses = Warehouses(borrow)
+        self._writer = Writer(self._warehouses)
         self._by_token = by_token
 
     def routes(self) -> list[Route]:
@@ -75,8 +73,23 @@ class Rest:
         }
         made = [Route(_OAUTH, _answer(self._oauth, body=True), methods=["POST"])]
         made += [Route(path, _answer(act), methods=list(methods)) for (path, methods), act in read.items()]
+        made += [
+            Route(path, _answer(act, body=True), methods=[method]) for (path, method), act in self._writes().items()
+        ]
         made += [Route(path, _answer(_refuser(deed)), methods=[method]) for (method, path), deed in _REFUSED.items()]
         return made
+
+    def _writes(self) -> dict[tuple[str, str], Callable[[Request], Response]]:
+        return {
+            (_NAMESPACES, "POST"): self._create_namespace,
+            (_NAMESPACE, "DELETE"): self._drop_namespace,
+            (_NAMESPACE + "/properties", "POST"): self._set_namespace,
+            (_TABLES, "POST"): self._create,
+            (_TABLE, "POST"): self._commit,
+            (_TABLE, "DELETE"): self._drop,
+            (_RENAME, "POST"): self._rename,
+            (_TRANSACTION, "POST"): self._transaction,
+        }
 
     # -- who and where ---------------------------------------------------------------------------------------
 
@@ -109,12 +122,15 @@ class Rest:
                 "endpoints": [
                     f"{method} {path}"
                     for path, methods in (
-                        (_NAMESPACES, ("GET",)),
-                        (_NAMESPACE, ("GET", "HEAD")),
-                        (_TABLES, ("GET",)),
-                        (_TABLE, ("GET", "HEAD")),
+                        (_NAMESPACES, ("GET", "POST")),
+                        (_NAMESPACE, ("GET", "HEAD", "DELETE")),
+                        (_NAMESPACE + "/properties", ("POST",)),
+                        (_TABLES, ("GET", "POST")),
+                        (_TABLE, ("GET", "HEAD", "POST", "DELETE")),
                         (_TABLE + "/credentials", ("GET",)),
                         (_TABLE + "/metrics", ("POST",)),
+                        (_RENAME, ("POST",)),
+                        (_TRANSACTION, ("POST",)),
                     )
                     for method in methods
                 ],
@@ -150,7 +166,7 @@ class Rest:
         self._warehouses.require_namespace(warehouse, role, name)
         if request.method == "HEAD":
             return Response(status_code=204)
-        return JSONResponse({"namespace": [name], "properties": {}})
+        return JSONResponse({"namespace": [name], "properties": self._writer.namespace_properties(warehouse, name)})
 
     def _tables(self, request: Request) -> Response:
         warehouse, role = self._place(request)
@@ -167,9 +183,14 @@ class Rest:
         mode = request.query_params.get("snapshots", "all")
         if mode not in ("all", "refs"):
             raise bad_request(f"snapshots={mode} is neither all nor refs.")
+        return self._loaded(request, warehouse, role, namespace, name, mode)
+
+    def _loaded(
+        self, request: Request, warehouse: Warehouse, role: Role, namespace: str, name: str, mode: str = "all"
+    ) -> Response:
         loaded, lake = self._warehouses.load(warehouse, role, namespace, name)
         etag = f'"{loaded.etag}-{mode}"'
-        if request.headers.get("if-none-match") == etag:
+        if request.method == "GET" and request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers={"ETag": etag})
         extra: dict[str, Any] = {"config": settings(lake)}
         if "vended-credentials" in request.headers.get("x-iceberg-access-delegation", ""):
@@ -180,6 +201,57 @@ class Rest:
         text = b"{" + body + b", " + json.dumps(extra)[1:].encode()
         headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
         return Response(text, media_type="application/json", headers=headers)
+
+    # -- what is written -------------------------------------------------------------------------------------
+
+    def _commit(self, request: Request) -> Response:
+        warehouse, role = self._place(request)
+        namespace, name = _part(request, "namespace"), _part(request, "table")
+        self._writer.commit(warehouse, role, [posts.wish(posts.body(request.state.body), namespace, name)])
+        return self._loaded(request, warehouse, role, namespace, name)
+
+    def _transaction(self, request: Request) -> Response:
+        warehouse, role = self._place(request)
+        self._writer.commit(warehouse, role, posts.wishes(posts.body(request.state.body)))
+        return Response(status_code=204)
+
+    def _create(self, request: Request) -> Response:
+        warehouse, role = self._place(request)
+        namespace, body = _part(request, "namespace"), posts.body(request.state.body)
+        staged = self._writer.create(warehouse, role, namespace, body)
+        if staged is not None:
+            return JSONResponse({"metadata": staged, "config": {}})
+        return self._loaded(request, warehouse, role, namespace, str(body["name"]))
+
+    def _drop(self, request: Request) -> Response:
+        warehouse, role = self._place(request)
+        self._writer.drop(warehouse, role, _part(request, "namespace"), _part(request, "table"))
+        return Response(status_code=204)
+
+    def _rename(self, request: Request) -> Response:
+        warehouse, role = self._place(request)
+        body = posts.body(request.state.body)
+        self._writer.rename(warehouse, role, posts.identifier(body, "source"), posts.identifier(body, "destination"))
+        return Response(status_code=204)
+
+    def _create_namespace(self, request: Request) -> Response:
+        warehouse, role = self._place(request)
+        body = posts.body(request.state.body)
+        name, properties = posts.namespace(body), posts.texts(body, "properties")
+        self._writer.create_namespace(warehouse, role, name, properties)
+        return JSONResponse({"namespace": [name], "properties": properties})
+
+    def _drop_namespace(self, request: Request) -> Response:
+        warehouse, role = self._place(request)
+        self._writer.drop_namespace(warehouse, role, _part(request, "namespace"))
+        return Response(status_code=204)
+
+    def _set_namespace(self, request: Request) -> Response:
+        warehouse, role = self._place(request)
+        body = posts.body(request.state.body)
+        updates, removals = posts.texts(body, "updates"), [str(key) for key in body.get("removals") or []]
+        gone, missing = self._writer.set_namespace(warehouse, role, _part(request, "namespace"), updates, removals)
+        return JSONResponse({"updated": list(updates), "removed": gone, "missing": missing})
 
     def _credentials(self, request: Request) -> Response:
         warehouse, role = self._place(request)
@@ -222,7 +294,7 @@ def _answer(act: Callable[[Request], Response], *, body: bool = False) -> Callab
 
 def _refuser(deed: str) -> Callable[[Request], Response]:
     def refuse(_: Request) -> Response:
-        raise read_only(deed)
+        raise unsupported(deed)
 
     return refuse
 

@@ -28,6 +28,9 @@ Rows = list[tuple[Any, ...]]
 # What the catalog says holds from one snapshot to another: this is what holds at snapshot `at`.
 LIVE: LiteralString = "begin_snapshot <= %(at)s AND (end_snapshot IS NULL OR end_snapshot > %(at)s)"
 
+NEWEST = 2**63 - 1
+"""Greater than every snapshot: what holds at it holds at the head."""
+
 DATA_FILE: LiteralString = (
     "data_file_id, path, path_is_relative, begin_snapshot, end_snapshot, record_count, file_size_bytes,"
     " footer_size, row_id_start, encryption_key, partial_max, mapping_id, partition_id"
@@ -64,6 +67,14 @@ def query(conn: psycopg.Connection[Any], lake: Lake, text: LiteralString, **para
     statement = sql.SQL(text).format(lake=identifier(lake.schema))
     with conn.cursor(row_factory=tuple_row) as cursor:
         return cursor.execute(statement, params).fetchall()
+
+
+def query_all(conn: psycopg.Connection[Any], lake: Lake, texts: Sequence[LiteralString], **params: Any) -> list[Rows]:
+    """Run several statements in one round trip."""
+    statements = [sql.SQL(text).format(lake=identifier(lake.schema)) for text in texts]
+    with conn.pipeline():
+        cursors = [conn.cursor(row_factory=tuple_row).execute(statement, params) for statement in statements]
+        return [cursor.fetchall() for cursor in cursors]
 
 
 def open_lake(
@@ -173,37 +184,39 @@ def find_table(conn: psycopg.Connection[Any], lake: Lake, schema: str, name: str
 
 def table_by_id(conn: psycopg.Connection[Any], lake: Lake, table_id: int, snapshot: int) -> LakeTable | None:
     """The table as it was at a snapshot, whatever its name."""
-    found = _tables(conn, lake, snapshot, "t.table_id = %(table)s", {"table": table_id})
-    return found[0] if found else None
+    rows, columns = query_all(
+        conn, lake, (_TABLE + " AND t.table_id = %(table)s", _COLUMNS), at=snapshot, table=table_id, tables=[table_id]
+    )
+    return _table(lake, rows[0], _column_trees(columns)) if rows else None
+
+
+_TABLE: LiteralString = (
+    "SELECT t.table_id, t.table_uuid::text, s.schema_name, t.table_name,"
+    " s.path, s.path_is_relative, t.path, t.path_is_relative"
+    " FROM {lake}.ducklake_table t JOIN {lake}.ducklake_schema s USING (schema_id)"
+    " WHERE t.begin_snapshot <= %(at)s AND (t.end_snapshot IS NULL OR t.end_snapshot > %(at)s)"
+    " AND s.begin_snapshot <= %(at)s AND (s.end_snapshot IS NULL OR s.end_snapshot > %(at)s)"
+)
 
 
 def _tables(
     conn: psycopg.Connection[Any], lake: Lake, snapshot: int, condition: LiteralString, params: dict[str, Any]
 ) -> list[LakeTable]:
-    rows = query(
-        conn,
-        lake,
-        "SELECT t.table_id, t.table_uuid::text, s.schema_name, t.table_name,"
-        " s.path, s.path_is_relative, t.path, t.path_is_relative"
-        " FROM {lake}.ducklake_table t JOIN {lake}.ducklake_schema s USING (schema_id)"
-        " WHERE t.begin_snapshot <= %(at)s AND (t.end_snapshot IS NULL OR t.end_snapshot > %(at)s)"
-        f" AND s.begin_snapshot <= %(at)s AND (s.end_snapshot IS NULL OR s.end_snapshot > %(at)s) AND {condition}"
-        " ORDER BY s.schema_name, t.table_name",
-        at=snapshot,
-        **params,
-    )
+    text = f"{_TABLE} AND {condition} ORDER BY s.schema_name, t.table_name"
+    rows = query(conn, lake, text, at=snapshot, **params)
     columns = columns_of(conn, lake, [row[0] for row in rows], snapshot) if rows else {}
-    return [
-        LakeTable(
-            id=row[0],
-            uuid=row[1],
-            schema=row[2],
-            name=row[3],
-            path=_join(_join(lake.data_path, row[4] or "", row[5]), row[6] or "", row[7]),
-            columns=columns.get(row[0], ()),
-        )
-        for row in rows
-    ]
+    return [_table(lake, row, columns) for row in rows]
+
+
+def _table(lake: Lake, row: tuple[Any, ...], columns: Mapping[int, tuple[LakeColumn, ...]]) -> LakeTable:
+    return LakeTable(
+        id=row[0],
+        uuid=row[1],
+        schema=row[2],
+        name=row[3],
+        path=_join(_join(lake.data_path, row[4] or "", row[5]), row[6] or "", row[7]),
+        columns=columns.get(row[0], ()),
+    )
 
 
 _COLUMN: LiteralString = (
@@ -216,30 +229,34 @@ def columns_of(
     conn: psycopg.Connection[Any], lake: Lake, table_ids: Sequence[int], snapshot: int
 ) -> dict[int, tuple[LakeColumn, ...]]:
     """The columns of tables at a snapshot, nested ones below their parents."""
-    rows = query(
-        conn,
-        lake,
-        f"SELECT {_COLUMN} FROM {{lake}}.ducklake_column WHERE table_id = ANY(%(tables)s) AND {LIVE}"
-        " ORDER BY column_order",
-        tables=list(table_ids),
-        at=snapshot,
-    )
+    found = _column_trees(query(conn, lake, _COLUMNS, tables=list(table_ids), at=snapshot))
+    return {table: found.get(table, ()) for table in table_ids}
+
+
+def _column_trees(rows: Rows) -> dict[int, tuple[LakeColumn, ...]]:
     by_table: dict[int, Rows] = defaultdict(list)
     for row in rows:
         by_table[row[0]].append(row)
-    return {table: _column_tree(by_table[table]) for table in table_ids}
+    return {table: _column_tree(rows) for table, rows in by_table.items()}
+
+
+_COLUMNS: LiteralString = (
+    f"SELECT {_COLUMN} FROM {{lake}}.ducklake_column WHERE table_id = ANY(%(tables)s) AND {LIVE} ORDER BY column_order"
+)
+COLUMN_HISTORY: LiteralString = (
+    f"SELECT {_COLUMN} FROM {{lake}}.ducklake_column WHERE table_id = %(table)s ORDER BY column_order"
+)
+
+
+def column_history(conn: psycopg.Connection[Any], lake: Lake, table_id: int) -> ColumnHistory:
+    return ColumnHistory(query(conn, lake, COLUMN_HISTORY, table=table_id))
 
 
 class ColumnHistory:
-    """A table's columns at any snapshot, from one read."""
+    """A table's columns at any snapshot, from what COLUMN_HISTORY answers."""
 
-    def __init__(self, conn: psycopg.Connection[Any], lake: Lake, table_id: int) -> None:
-        self._rows = query(
-            conn,
-            lake,
-            f"SELECT {_COLUMN} FROM {{lake}}.ducklake_column WHERE table_id = %(table)s ORDER BY column_order",
-            table=table_id,
-        )
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
         # The snapshots that changed a column: between two of them the columns stay the same, and are built once.
         self._marks = sorted({mark for row in self._rows for mark in row[1:3] if mark is not None})
         self._known: dict[int, tuple[LakeColumn, ...]] = {}
@@ -351,21 +368,24 @@ def mappings(conn: psycopg.Connection[Any], lake: Lake, ids: Iterable[int]) -> d
     return {mapping: build(mapping, None) for mapping in wanted}
 
 
+# The first three columns are DuckLake's own: row id, and the snapshots in which the row came and went.
+INLINED_TABLES: LiteralString = (
+    "SELECT i.table_name, (SELECT max(v.begin_snapshot) FROM {lake}.ducklake_schema_versions v"
+    " WHERE v.table_id = i.table_id AND v.schema_version <= i.schema_version),"
+    " ARRAY(SELECT a.attname::text FROM pg_attribute a"
+    " WHERE a.attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, i.table_name))"
+    " AND a.attnum > 3 AND NOT a.attisdropped ORDER BY a.attnum)"
+    " FROM {lake}.ducklake_inlined_data_tables i WHERE i.table_id = %(table)s ORDER BY i.schema_version"
+)
+
+
 def inlined_tables(conn: psycopg.Connection[Any], lake: Lake, table_id: int) -> list[InlinedTable]:
     """The PostgreSQL tables that hold rows of a lake table, oldest first."""
-    # The first three columns are DuckLake's own: row id, and the snapshots in which the row came and went.
-    rows = query(
-        conn,
-        lake,
-        "SELECT i.table_name, (SELECT max(v.begin_snapshot) FROM {lake}.ducklake_schema_versions v"
-        " WHERE v.table_id = i.table_id AND v.schema_version <= i.schema_version),"
-        " ARRAY(SELECT a.attname::text FROM pg_attribute a"
-        " WHERE a.attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, i.table_name))"
-        " AND a.attnum > 3 AND NOT a.attisdropped ORDER BY a.attnum)"
-        " FROM {lake}.ducklake_inlined_data_tables i WHERE i.table_id = %(table)s ORDER BY i.schema_version",
-        schema=lake.schema,
-        table=table_id,
-    )
+    return inlined_tables_of(query(conn, lake, INLINED_TABLES, schema=lake.schema, table=table_id))
+
+
+def inlined_tables_of(rows: Rows) -> list[InlinedTable]:
+    """From what INLINED_TABLES answers."""
     return [InlinedTable(name, since, tuple(names)) for name, since, names in rows]
 
 

@@ -146,7 +146,7 @@ def plan_changes(
             replace(spec, deletes=tuple(by_file[spec.file.id]), inlined_deletes=tuple(kept.get(spec.file.id, ())))
             for spec in specs
         ]
-    inlined = inlined_changes(conn, lake, table_id, chosen, after, to, net=net)
+    inlined = inlined_changes(conn, lake, table_id, chosen, after, to, net=net, hidden=hidden)
     return ChangeSet(table, after, to, chosen, tuple(specs), inlined)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,13 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 
 from runnel.lake.format.bounds import Wanted
-from runnel.lake.format.catalog import ColumnHistory, InlinedTable, inlined_tables
+from runnel.lake.format.catalog import ColumnHistory, InlinedTable, column_history, inlined_tables
 from runnel.lake.format.columns import conform, default_array, found_as, from_text, interval_text
 from runnel.lake.format.model import Lake, LakeColumn
 from runnel.lake.format.statements import identifier
 from runnel.lake.format.types import TEXTS, arrow_type, decimal_bounds
 from runnel.lake.read.reader import scan_schema
+from runnel.ports.sink import Conflict
 
 # What PostgreSQL keeps as such; everything else is DuckDB's text.
 _NATIVE = frozenset(
@@ -61,9 +62,13 @@ def inlined_changes(
     at: int,
     *,
     net: bool = True,
+    hidden: Collection[int] = (),
     history: ColumnHistory | None = None,
 ) -> pa.Table:
-    """Inlined rows that came or went in (after, at], with rowid, snapshot_id and weight."""
+    """Inlined rows that came or went in (after, at], with rowid, snapshot_id and weight.
+
+    A row that ended with a `hidden` snapshot has moved to a file.
+    """
     schema = scan_schema(columns, changes=True)
     touched = sql.SQL(
         "(begin_snapshot > %(after)s AND begin_snapshot <= %(at)s"
@@ -74,7 +79,8 @@ def inlined_changes(
     for numbers, arrays in _read(conn, lake, table_id, columns, touched, {"after": after, "at": at}, history):
         places, ids, moments, weights = [], [], [], []
         for place, (row_id, begin, end) in enumerate(numbers):
-            came, went = after < begin <= at, end is not None and after < end <= at
+            came = after < begin <= at
+            went = end is not None and after < end <= at and end not in hidden
             if net and came and went:
                 continue
             for happened, moment, weight in ((came, begin, 1), (went, end, -1)):
@@ -108,7 +114,7 @@ class InlinedVersions:
 
 def inlined_versions(conn: psycopg.Connection[Any], lake: Lake, table_id: int, at: int) -> list[InlinedVersions]:
     """What the inlined tables of a lake table hold, of rows born up to a snapshot. For flushing them."""
-    history = ColumnHistory(conn, lake, table_id)
+    history = column_history(conn, lake, table_id)
     born = sql.SQL("begin_snapshot <= %(at)s")
     found = []
     for inlined in inlined_tables(conn, lake, table_id):
@@ -133,7 +139,7 @@ def _read(
     found = []
     for inlined in inlined_tables(conn, lake, table_id):
         if history is None:
-            history = ColumnHistory(conn, lake, table_id)
+            history = column_history(conn, lake, table_id)
         one = _read_one(conn, lake, inlined, _stored(inlined, history, params["at"]), columns, condition, params)
         if one is not None:
             found.append(one)
@@ -156,7 +162,11 @@ def _read_one(
         condition,
     )
     with conn.cursor(row_factory=tuple_row) as cursor:
-        rows = cursor.execute(statement, params).fetchall()
+        try:
+            rows = cursor.execute(statement, params).fetchall()
+        except psycopg.errors.UndefinedTable as error:
+            # A snapshot still sees the catalog's row, but no snapshot keeps a table that is dropped.
+            raise Conflict(f"lake {lake.name}: rows that its catalog held were written to files meanwhile") from error
     if not rows:
         return None
     places = {column.id: 3 + i for i, column in enumerate(chosen)}

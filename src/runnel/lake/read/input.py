@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runnel.lake.format.encrypted import connection
-from runnel.lake.store.storage import StoreError, open_store
+from runnel.lake.store.storage import MissingFile, open_store
 
 if TYPE_CHECKING:
     import duckdb
@@ -242,8 +242,8 @@ def _folder(path: str) -> str:
     return path.rpartition("/")[0] + "/"
 
 
-def _missing(path: str) -> StoreError:
-    return StoreError(
+def _missing(path: str) -> MissingFile:
+    return MissingFile(
         f"cannot read {path}: there is no such file",
         hint="The lake's catalog names it: was it cleaned up while this snapshot was still in use?",
     )

@@ -271,7 +271,7 @@ _Raw = tuple[int, int, list[pa.Array], pa.Array | None, pa.Array | None]
 
 def _plain_pieces(spec: FileScan, tally: Tally, snapshot_ids: bool, row_ids: bool, only: Ints | None) -> Iterator[_Raw]:
     with open_parquet(spec.file, spec.options, tally) as opened:
-        stored = _stored_columns(spec, opened.parquet.schema_arrow)
+        stored = stored_columns(spec, opened.parquet.schema_arrow)
         internal = {name: name for name in opened.parquet.schema_arrow.names if name in (ROW_ID, SNAPSHOT_ID)}
         row_id = internal.get(ROW_ID) if row_ids else None
         snapshot_id = internal.get(SNAPSHOT_ID) if snapshot_ids else None
@@ -291,7 +291,7 @@ def _plain_pieces(spec: FileScan, tally: Tally, snapshot_ids: bool, row_ids: boo
             yield start, batch.num_rows, columns, ids, None if snapshot_id is None else batch.column(snapshot_id)
 
 
-def _stored_columns(spec: FileScan, schema: pa.Schema) -> dict[int, Found]:
+def stored_columns(spec: FileScan, schema: pa.Schema) -> dict[int, Found]:
     """The top-level columns of a file by id: by its field ids, by the catalog's names for it, or by its own names."""
     fields = [field for field in schema if field.name not in (ROW_ID, SNAPSHOT_ID)]
     if spec.mapping is not None:

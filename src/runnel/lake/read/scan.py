@@ -19,7 +19,7 @@ import pyarrow as pa
 from runnel.errors import UserError
 from runnel.lake.format.bounds import Bounds, Keys, Wanted, keeps, wanted
 from runnel.lake.format.catalog import (
-    ColumnHistory,
+    column_history,
     data_files,
     delete_files,
     file_stats,
@@ -126,7 +126,7 @@ def describe(
     # An encrypted file does not tell us its field ids below the top level.
     nested = any(column.type in NESTED for column in pattern.columns)
     secret = nested and any(file.encryption_key is not None for file in files)
-    history = ColumnHistory(conn, lake, table.id) if secret else None
+    history = column_history(conn, lake, table.id) if secret else None
     return [
         replace(
             pattern,

@@ -55,6 +55,10 @@ class StoreError(TransientError):
     """A file could not be read or written; the store may be back later."""
 
 
+class MissingFile(StoreError):
+    """The store answers, and has no such file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A file that lies in a store."""
@@ -115,6 +119,16 @@ class Store:
             if self.is_local:
                 return [self.get_range(path, start, end - start) for start, end in ranges]
             return _remote_ranges(self, self._client(), self._key(path), ranges)
+
+    def duplicate(self, path: str, other: str) -> None:
+        """Give a file a second name, which stays when the first one goes. The bytes do not come here."""
+        with _failures(self, "read", path):
+            if self.is_local:
+                _link(self._path(path), self._path(other))
+                return
+            import obstore
+
+            obstore.copy(self._client(), self._key(path), self._key(other))
 
     def size(self, path: str) -> int:
         """A file's size in bytes."""
@@ -287,11 +301,28 @@ def _write_local(path: Path, data: bytes | memoryview | Path | IO[bytes]) -> Non
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync(path.parent)
+
+
+def _link(path: Path, other: Path) -> None:
+    """Whoever wrote the file may not have made it durable."""
+    _sync(path)
     try:
-        os.fsync(folder)
+        other.hardlink_to(path)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        _write_local(other, path)  # a file system without links
+    else:
+        _sync(other.parent)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)
 
 
 def _list_local(folder: Path) -> Iterator[Stored]:
@@ -312,8 +343,9 @@ def _failures(store: Store, verb: str, path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        what = "bucket or folder" if verb == "write" else "file"
-        raise StoreError(f"cannot {verb} {path}: there is no such {what}", hint=_hint(store)) from error
+        if verb == "write":
+            raise StoreError(f"cannot write {path}: there is no such bucket or folder", hint=_hint(store)) from error
+        raise MissingFile(f"cannot {verb} {path}: there is no such file", hint=_hint(store)) from error
     except UnknownConfigurationKeyError as error:
         raise UserError(
             f"the store {store.root} has a setting that it does not know: {readable(error)}",

@@ -177,10 +177,7 @@ class Change:
             row_id_start=None,
             partial_max=new.partial_max,
             partition_id=partition,
-        )
-        draft.run_many(
-            "INSERT INTO {lake}.ducklake_file_partition_value VALUES (%s, %s, %s, %s)",
-            [(id, self.table.id, index, value) for index, value in values],
+            partition_values=dict(values),
         )
         if new.deletes is not None:
             insert_delete_file(

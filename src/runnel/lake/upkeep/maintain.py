@@ -17,7 +17,7 @@ from psycopg.errors import LockNotAvailable
 
 from runnel.catalog.sessions import connect
 from runnel.errors import RunnelError
-from runnel.lake.format.catalog import ColumnHistory, data_files, delete_files, head, inlined_deletes, oldest, tables
+from runnel.lake.format.catalog import column_history, data_files, delete_files, head, inlined_deletes, oldest, tables
 from runnel.lake.format.model import DataFile, Lake, LakeColumn, LakeTable
 from runnel.lake.format.statements import Row, execute
 from runnel.lake.upkeep import sweep
@@ -161,7 +161,7 @@ def worthwhile(conn: Connection[Any], lake: Lake, table: LakeTable, at: int, set
         file.id for file in files if deleted[file.id] and deleted[file.id] >= settings.deleted_share * file.record_count
     }
     candidates = [file for file in files if file.id in heavy or file.size < settings.small_file]
-    history = ColumnHistory(conn, lake, table.id)
+    history = column_history(conn, lake, table.id)
     values = _partition_values(conn, lake, [file.id for file in candidates if file.partition_id is not None])
     groups: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
     for file in sorted(candidates, key=lambda file: (file.begin, file.id)):

@@ -38,6 +38,7 @@ def insert_data_file(
     end: int | None = None,
     partial_max: int | None = None,
     partition_id: int | None = None,
+    partition_values: Mapping[int, str | None] | None = None,
 ) -> int:
     """Write a data file's own rows of the catalog and leave the table's statistics alone. Returns the file's id."""
     id = draft.new_file_id()
@@ -66,6 +67,10 @@ def insert_data_file(
             (id, table.id, column, each.size, each.value_count, each.null_count, each.min, each.max, each.contains_nan)
             for column, each in file.stats.items()
         ],
+    )
+    draft.run_many(
+        "INSERT INTO {lake}.ducklake_file_partition_value VALUES (%s, %s, %s, %s)",
+        [(id, table.id, index, value) for index, value in (partition_values or {}).items()],
     )
     return id
 

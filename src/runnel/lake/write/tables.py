@@ -37,7 +37,7 @@ def current(draft: Draft, text: str, params: Sequence[Any]) -> list[Row]:
 
 def ensure_schema(draft: Draft, name: str) -> int:
     """The id of a schema of the lake, which is created if need be."""
-    found = _schema(draft, name)
+    found = schema_row(draft, name)
     if found is not None:
         return int(found[0])
     schema_id = draft.new_catalog_id()
@@ -53,7 +53,7 @@ def ensure_schema(draft: Draft, name: str) -> int:
 
 def find_table(draft: Draft, schema: str, name: str) -> LakeTable | None:
     """A table as the draft sees it now."""
-    found = _schema(draft, schema)
+    found = schema_row(draft, schema)
     if found is None:
         return None
     schema_id, _, schema_path, schema_relative = found
@@ -96,22 +96,24 @@ def columns_of(draft: Draft, table_id: int) -> tuple[LakeColumn, ...]:
     return below(None)
 
 
-def create_table(draft: Draft, schema: str, name: str, columns: Sequence[LakeColumn]) -> LakeTable:
-    """Create a table; columns get their ids here, depth first from 1."""
+def create_table(
+    draft: Draft, schema: str, name: str, columns: Sequence[LakeColumn], *, id: uuid.UUID | None = None
+) -> LakeTable:
+    """Create a table. Columns get their ids here, depth first from 1; with an `id` for the table they have theirs."""
     schema_id = ensure_schema(draft, schema)
     require_free(draft, schema_id, schema, name)
-    _check_names(columns)
-    table_id, id = draft.new_catalog_id(), uuid.uuid4()
+    check_names(columns)
+    numbered = tuple(columns) if id is not None else number(columns, 1)[0]
+    table_id, id = draft.new_catalog_id(), id or uuid.uuid4()
     path = folder(name, str(id))
     draft.run(
         "INSERT INTO {lake}.ducklake_table VALUES (%s, %s, %s, NULL, %s, %s, %s, true)",
         (table_id, id, draft.id, schema_id, name, path),
     )
-    numbered, _ = _number(columns, 1)
     _insert_columns(draft, table_id, numbered, None)
-    _schema_version(draft, table_id)
+    note_schema_version(draft, table_id)
     draft.announce(f"created_table:{quoted(schema)}.{quoted(name)}")
-    found = _schema(draft, schema)
+    found = schema_row(draft, schema)
     assert found is not None
     base = _join(draft.lake, found[2], found[3])
     return LakeTable(table_id, str(id), schema, name, f"{base}{path}", numbered)
@@ -139,12 +141,12 @@ def drop_table(draft: Draft, table: LakeTable) -> None:
 
 def add_column(draft: Draft, table: LakeTable, added: LakeColumn) -> LakeTable:
     """Add a column at the end; rows written before have `initial_default` there, or NULL."""
-    _check_names((added,))
+    check_names((added,))
     if any(known.name.lower() == added.name.lower() for known in table.columns):
         raise UserError(f"lake table {table.name} already has a column {added.name}")
     text = "SELECT coalesce(max(column_id), 0) FROM {lake}.ducklake_column WHERE table_id = %s"
     highest = max(rows[0][0] for rows in (draft.committed(text, (table.id,)), draft.run(text, (table.id,))))
-    numbered, _ = _number((added,), highest + 1)
+    numbered, _ = number((added,), highest + 1)
     _insert_columns(draft, table.id, numbered, None)
     return _altered(draft, replace(table, columns=(*table.columns, *numbered)))
 
@@ -164,7 +166,7 @@ def drop_column(draft: Draft, table: LakeTable, name: str) -> LakeTable:
 
 def rename_column(draft: Draft, table: LakeTable, name: str, to: str) -> LakeTable:
     """Rename a column; files find it by its id."""
-    _check_names((column(to, "int32"),))
+    check_names((column(to, "int32"),))
     return _replace_column(draft, table, replace(_column(table, name), name=to))
 
 
@@ -195,7 +197,8 @@ def _join(lake: Lake, path: str, relative: bool) -> str:
     return f"{lake.data_path}{path}" if relative else path
 
 
-def _schema(draft: Draft, name: str) -> Row | None:
+def schema_row(draft: Draft, name: str) -> Row | None:
+    """A schema's id, begin, path and whether that is relative."""
     rows = current(
         draft,
         "SELECT schema_id, begin_snapshot, path, path_is_relative, end_snapshot FROM {lake}.ducklake_schema "
@@ -219,7 +222,8 @@ def require_free(draft: Draft, schema_id: int, schema: str, name: str) -> None:
             )
 
 
-def _check_names(columns: Iterable[LakeColumn]) -> None:
+def check_names(columns: Iterable[LakeColumn]) -> None:
+    """Refuse names that DuckLake keeps for itself, or cannot tell apart."""
     names: set[str] = set()
     for each in columns:
         low = each.name.lower()
@@ -249,10 +253,11 @@ def _all(columns: Iterable[LakeColumn]) -> Iterable[LakeColumn]:
         yield from _all(each.children)
 
 
-def _number(columns: Sequence[LakeColumn], next_id: int) -> tuple[tuple[LakeColumn, ...], int]:
+def number(columns: Sequence[LakeColumn], next_id: int) -> tuple[tuple[LakeColumn, ...], int]:
+    """Columns with ids, depth first, and the next id."""
     numbered = []
     for each in columns:
-        children, after = _number(each.children, next_id + 1)
+        children, after = number(each.children, next_id + 1)
         numbered.append(replace(each, id=next_id, children=children))
         next_id = after
     return tuple(numbered), next_id
@@ -308,13 +313,13 @@ def _replace_column(draft: Draft, table: LakeTable, new: LakeColumn) -> LakeTabl
 def _altered(draft: Draft, table: LakeTable) -> LakeTable:
     from runnel.lake.write.inline import follow_schema
 
-    _schema_version(draft, table.id)
+    note_schema_version(draft, table.id)
     follow_schema(draft, table)
     draft.announce(f"altered_table:{table.id}")
     return table
 
 
-def _schema_version(draft: Draft, table_id: int) -> None:
+def note_schema_version(draft: Draft, table_id: int) -> None:
     """Compaction looks here for the files that share a schema; one row per table and snapshot."""
     draft.schema_changed()
     draft.run(

@@ -29,9 +29,7 @@ def changes_frame(sessions: Sessions, changes: ChangeSet, history: ColumnHistory
     """What changed, with the weight behind the columns. Files that are new as a whole Spark may scan itself."""
     spark = sessions.large
     raw = change_schema(changes.columns)
-    new = [spec for spec in changes.files if changes.columns and _is_new(spec, changes.after)]
-    theirs = {id(spec) for spec in new}
-    rest = [spec for spec in changes.files if id(spec) not in theirs]
+    new, rest = told_apart(changes) if changes.columns else ([], list(changes.files))
     frame = local_frame(spark, changes.inlined, changes.columns, raw)
     sessions.meter.driver(changes.inlined.num_rows)
     if rest:
@@ -43,6 +41,14 @@ def changes_frame(sessions: Sessions, changes: ChangeSet, history: ColumnHistory
     return frame.toDF(*names, WEIGHT)
 
 
+def told_apart(changes: ChangeSet) -> tuple[list[FileScan], list[FileScan]]:
+    """The files that are new as a whole, as files to be read; and the others, which have changes."""
+    new = [spec for spec in changes.files if _is_new(spec, changes.after)]
+    theirs = {id(spec) for spec in new}
+    whole = [replace(spec, after=None, hidden=frozenset()) for spec in new]
+    return whole, [spec for spec in changes.files if id(spec) not in theirs]
+
+
 def _is_new(spec: FileScan, after: int) -> bool:
     """Whether all rows of a file came within the changes: then what is left of them is what was inserted."""
     file = spec.file
@@ -51,9 +57,8 @@ def _is_new(spec: FileScan, after: int) -> bool:
 
 
 def _inserted(sessions: Sessions, changes: ChangeSet, specs: Sequence[FileScan], history: ColumnHistory) -> DataFrame:
-    files = tuple(replace(spec, after=None, hidden=frozenset()) for spec in specs)
     nothing = scan_schema(changes.columns).empty_table()
-    scan = Scan(changes.table, changes.to, changes.columns, files, nothing, len(files))
+    scan = Scan(changes.table, changes.to, changes.columns, tuple(specs), nothing, len(specs))
     return scan_frame(sessions.large, scan, history, meter=sessions.meter).withColumn(WEIGHT, fn.lit(1).cast("bigint"))
 
 

@@ -23,6 +23,7 @@ from runnel.errors import UserError
 from runnel.lake.format.catalog import (
     ColumnHistory,
     check_snapshot,
+    column_history,
     find_table,
     head,
     open_lake,
@@ -73,7 +74,7 @@ def read_ducklake(
         # Rows without columns are counted by some column.
         needed = needed or [found.columns[0].name]
         scan = plan_scan(conn, opened, found, at, needed, keys, bounds)
-        history = ColumnHistory(conn, opened, found.id)
+        history = column_history(conn, opened, found.id)
     frame = scan_frame(spark, scan, history, native=native)
     if where:
         frame = frame.where(where)
@@ -386,9 +387,18 @@ def _version(
 _NAME = re.compile(r'(?:"((?:[^"]|"")*)"|([^".]+))')
 
 
-def _table(conn: psycopg.Connection[Any], lake: Lake, text: str, at: int) -> LakeTable:
+def split_name(text: str) -> tuple[str, str]:
+    """Schema and name of a table.
+
+    >>> split_name("t"), split_name('s."a.b"')
+    (('main', 't'), ('s', 'a.b'))
+    """
     parts = [(quoted or plain).replace('""', '"') for quoted, plain in _NAME.findall(text)]
-    schema, name = ("main", parts[0]) if len(parts) == 1 else (parts[0], ".".join(parts[1:]))
+    return ("main", parts[0]) if len(parts) == 1 else (parts[0], ".".join(parts[1:]))
+
+
+def _table(conn: psycopg.Connection[Any], lake: Lake, text: str, at: int) -> LakeTable:
+    schema, name = split_name(text)
     found = find_table(conn, lake, schema, name, at)
     if found is None:
         known = ", ".join(f"{table.schema}.{table.name}" for table in tables(conn, lake, at))

@@ -15,13 +15,18 @@ def file_reader(
     """A function for `mapInArrow`: each input row is the number of a share. Secrets travel inside it, not in plans."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                for spec in shares[number]:
-                    for found in scan_file(spec):
-                        yield for_spark(found, wanted)
+        for spec in files_of(batches, shares):
+            for found in scan_file(spec):
+                yield for_spark(found, wanted)
 
     return read
+
+
+def files_of(batches: Iterator[pa.RecordBatch], shares: list[list[FileScan]]) -> Iterator[FileScan]:
+    """The files of the shares whose numbers a task is given."""
+    for batch in batches:
+        for number in batch.column("id").to_pylist():
+            yield from shares[number]
 
 
 def for_spark(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
