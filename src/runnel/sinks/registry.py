@@ -1,6 +1,6 @@
 """The kinds of sinks there are, and all of them as one: what the engine works with.
 
-A new kind is a folder beside `ducklake/` and `files/`, and a line in `KINDS`.
+A new kind is a folder beside `ducklake/`, `files/` and `outbox/`, and a line in `KINDS`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from runnel.plan.stage import Origin
 from runnel.ports.sink import Later, Publication, Published, Refreshed, Result, Sink, Wish
 from runnel.sinks.ducklake.sink import DuckLakeSink
 from runnel.sinks.files.sink import FilesSink
+from runnel.sinks.known import Known
+from runnel.sinks.leftovers import Leftovers
 from runnel.sinks.options import given
+from runnel.sinks.outbox.sink import OutboxSink
 from runnel.sinks.shared import Shared
 from runnel.sinks.transaction import taking_part
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 Connection = psycopg.Connection[Any]
 
-KINDS: tuple[Callable[[Shared], Sink], ...] = (FilesSink, DuckLakeSink)
+KINDS: tuple[Callable[[Shared], Sink], ...] = (OutboxSink, FilesSink, DuckLakeSink)
 """In the order in which they publish: whoever keeps other writers waiting until the COMMIT comes last."""
 
 
@@ -138,9 +141,9 @@ class Sinks:
         self.shared.close()
 
 
-def open_sinks(dsn: str, sessions: Sessions) -> Sinks:
-    """All kinds of sinks, for one engine."""
-    shared = Shared(dsn, sessions)
+def open_sinks(dsn: str, sessions: Sessions, leftovers: Leftovers, outboxes: Known[Any]) -> Sinks:
+    """All kinds of sinks, for one worker; `leftovers` and `outboxes` are its engine's."""
+    shared = Shared(dsn, sessions, leftovers, outboxes)
     return Sinks(tuple(kind(shared) for kind in KINDS), shared)
 
 

@@ -14,6 +14,7 @@ from runnel.catalog.lost import is_lost
 from runnel.errors import RunnelError
 from runnel.lake.attached import load_lakes
 from runnel.lake.store.storage import StoreError
+from runnel.sinks.known import Known
 from runnel.sinks.leftovers import Leftovers
 from runnel.sinks.session import Connections
 from runnel.sinks.uploads import Uploads
@@ -28,16 +29,18 @@ Connection = psycopg.Connection[Any]
 
 @dataclass
 class Shared:
-    """One per engine and connection to its database."""
+    """One per worker of an engine."""
 
     dsn: str
     sessions: Sessions
+    leftovers: Leftovers
+    """One for all workers of the engine, which closes it."""
+    outboxes: Known[Any]
+    """One for all workers, too: what one attaches, all must write to."""
     connections: Connections = field(init=False)
-    leftovers: Leftovers = field(init=False)
 
     def __post_init__(self) -> None:
         self.connections = Connections(self.dsn)
-        self.leftovers = Leftovers(self.dsn)
 
     def uploads(self, conn: Connection) -> Uploads:
         """The files of the transaction on that connection, none so far."""
@@ -57,7 +60,6 @@ class Shared:
 
     def close(self) -> None:
         """Let go of all connections."""
-        self.leftovers.close()
         self.connections.close()
 
 

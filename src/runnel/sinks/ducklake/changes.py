@@ -15,7 +15,7 @@ from runnel.lake.write.files import add_data_files, end_data_file, replace_delet
 from runnel.lake.write.inline import can_inline, end_inlined_rows, inline_deletes, inline_rows
 from runnel.lake.write.measure import statistics
 from runnel.ports.sink import Published
-from runnel.sinks.ducklake import rowmap
+from runnel.sinks.ducklake import held, rowmap
 from runnel.sinks.ducklake.job import Job, describes, put_view
 from runnel.sinks.ducklake.places import FileDeletes, Places, locate
 from runnel.sinks.reading import changes_sql, logged
@@ -87,10 +87,13 @@ def publish_changes(job: Job, table: LakeTable, *, resync: bool) -> Published | 
 def publish_log(job: Job, table: LakeTable) -> Published:
     """Append a refresh's changes, each row with what happened to it."""
     batches: Iterator[pa.RecordBatch] = iter(())
-    if job.refreshed.changed:
-        _expect_files(job, table, job.refreshed.inserted + job.refreshed.deleted)
+    inserted, deleted, delta = job.refreshed.inserted, job.refreshed.deleted, job.result.delta
+    if job.sink.held_since is not None:
+        inserted, deleted, delta = held.netted(job.owner, job.result, changed=job.refreshed.changed)
+    if inserted or deleted:
+        _expect_files(job, table, inserted + deleted)
         # Otherwise the delta table may still hold an older refresh's rows.
-        select = changes_sql(len(job.columns), job.result.delta)
+        select = changes_sql(len(job.columns), delta)
         batches = logged(job.reading(table).batches(select, [("action", pa.string())]), job.refreshed)
     rows, batches = _small(job, table, batches)
     files, _ = job.files.send(table, job.form(table), batches)
@@ -102,7 +105,7 @@ def publish_log(job: Job, table: LakeTable) -> Published:
             put_view(job, draft)
     count = sum(f.record_count for f in files) + (rows.num_rows if rows is not None else 0)
     job.record(table, draft.id, job.standing.next_row_id + count, job.standing.rows + count, described=described)
-    return Published(snapshot=draft.id, inserted=job.refreshed.inserted, deleted=job.refreshed.deleted)
+    return Published(snapshot=draft.id, inserted=inserted, deleted=deleted)
 
 
 def delta_sql(job: Job) -> str:

@@ -123,6 +123,7 @@ class Job:
             values = {**_fields(self.sink), "table_id": table.id, "columns": shape, "snapshot_id": snapshot,
                       "next_row_id": next_row_id, "row_count": row_count, "definition_version": version}  # fmt: skip
             values["map_start"], values["map_storage"] = unmapped or (None, None)
+            values["held_since"] = None
             sinks.save_sink(self.conn, LakeSink(**values))
         else:
             sinks.mark_published(self.conn, self.sink.pgt_id, snapshot, next_row_id, row_count)
@@ -135,6 +136,7 @@ class Job:
             refresh_id=self.refreshed.id,
             rows=self.refreshed.inserted + self.refreshed.deleted or added,
             frontier=self.refreshed.frontier,
+            at=self.refreshed.at,
         )
 
 

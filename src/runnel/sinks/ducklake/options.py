@@ -46,7 +46,7 @@ def no_sink(pgt_id: int, name: Name) -> LakeSink:
 def unpublished(sink: LakeSink) -> LakeSink:
     """The same sink before its first publication."""
     return replace(sink, table_id=None, columns=None, snapshot_id=None, next_row_id=None, row_count=None,
-                   definition_version=None)  # fmt: skip
+                   definition_version=None, held_since=None)  # fmt: skip
 
 
 def check_columns(sink: LakeSink, name: Name, columns: list[str]) -> None:

@@ -23,11 +23,14 @@ from runnel.lake.format import catalog
 from runnel.lake.write.commit import begin_snapshot, finish
 from runnel.lake.write.tables import drop_table
 from runnel.lake.write.views import drop_view
+from runnel.model.names import quote
 from runnel.ports.sink import Later, Published, Refreshed, Result, Wish
-from runnel.sinks.columns import keep_types, published
+from runnel.sinks.columns import PublishedColumn, keep_types, published
 from runnel.sinks.ducklake import catalog as sinks
+from runnel.sinks.ducklake import held
 from runnel.sinks.ducklake.catalog import LakeSink
 from runnel.sinks.ducklake.changes import publish_changes, publish_log
+from runnel.sinks.ducklake.feedback import refuse_feedback
 from runnel.sinks.ducklake.job import FIRST, REPLACED, Job, fits
 from runnel.sinks.ducklake.large import complete_map, is_large, prepare_large, publish_large
 from runnel.sinks.ducklake.options import check_columns
@@ -112,18 +115,25 @@ class LakePublication:
     def wants(self, pgt_id: int, *, changed: bool, definition_version: int) -> bool:
         """Whether the lake has something to learn from a refresh."""
         sink = self._sink(pgt_id)
-        return sink is not None and (changed or sink.row_count is None or sink.definition_version != definition_version)
+        if sink is None:
+            return False
+        behind = sink.row_count is None or sink.held_since is not None
+        return changed or behind or sink.definition_version != definition_version
 
     def publish(self, result: Result, refreshed: Refreshed) -> Published | None:
         """Publish what a refresh did; a table that is large, and to be published whole, has to wait."""
         if not self.wants(result.id, changed=refreshed.changed, definition_version=result.definition_version):
             return None
+        if refreshed.held is not None:
+            return self._hold(result, refreshed.held)
         began = time.perf_counter()
         with self._elsewhere():
             job = self._job(result, refreshed)
             done = self._publish(job)
         if done is not None:
             self._finish(job, done, began)
+            if job.sink.held_since is not None:
+                done = replace(done, reason="; ".join(filter(None, (done.reason, "published what was held back"))))
         return done
 
     def later(self) -> Sequence[Later]:
@@ -159,6 +169,20 @@ class LakePublication:
 
     # -- details -------------------------------------------------------------------------------------------
 
+    def _hold(self, result: Result, why: str) -> Published:
+        """Let the lake keep what it has. What it misses is found by the row map, or kept for the log."""
+        sink = self._sink(result.id)
+        assert sink is not None
+        lost = False
+        if sink.mode == "append" and sink.row_count is not None:
+            lost = sink.columns != [c.as_json for c in _columns(sink, result)]
+            if lost:
+                held.drop(self.conn, result.id)
+            else:
+                held.keep(self.conn, result)
+        self._loaded()[result.id] = sinks.mark_held(self.conn, sink, whole=lost)
+        return Published(inserted=0, deleted=0, reason=f"held back from the lake: {why}")
+
     def _loaded(self) -> dict[int, LakeSink]:
         if self._sinks is None:
             self._sinks = sinks.load_sinks(self.conn)
@@ -171,6 +195,7 @@ class LakePublication:
     def _remove(self, sink: LakeSink, why: str) -> None:
         """Drop table, view and row map."""
         drop_map(self.conn, sink.pgt_id)
+        held.drop(self.conn, sink.pgt_id)
         if sink.table_id is None or sink.lake is None:
             return
         session = self._session(sink.lake)
@@ -199,6 +224,8 @@ class LakePublication:
     def _finish(self, job: Job, done: Published, began: float) -> None:
         assert done.snapshot is not None
         self._snapshots[job.session.lake.name] = done.snapshot
+        if job.sink.held_since is not None:
+            held.drop(self.conn, job.sink.pgt_id)
         done.timings["publish"] = round((time.perf_counter() - began) * 1000 - job.files.milliseconds, 3)
         done.timings["upload"] = round(job.files.milliseconds, 3)
 
@@ -229,9 +256,10 @@ class LakePublication:
             standing = Standing(catalog.head(session.observer, session.lake), None)
         else:
             standing = stand(session.observer, session.lake, sink, self.memory.known)
-        columns = published(result.columns, result.scales)
-        if sink.definition_version == result.definition_version:
-            columns = keep_types(columns, sink.columns)
+        columns = _columns(sink, result)
+        if sink.definition_version != result.definition_version:
+            catalog_schema = None if session.remote else quote(session.lake.schema)
+            refuse_feedback(self.conn, result.id, result.name, catalog_schema)
         check_columns(sink, result.name, [c.name for c in columns])
         return Job(
             conn=self.conn,
@@ -256,6 +284,12 @@ class LakePublication:
         return self._lakes[name]
 
 
+def _columns(sink: LakeSink, result: Result) -> tuple[PublishedColumn, ...]:
+    """The columns as they are published."""
+    columns = published(result.columns, result.scales)
+    return keep_types(columns, sink.columns) if sink.definition_version == result.definition_version else columns
+
+
 def _why_whole(job: Job) -> str | None:
     """Why the table cannot be brought in step by its changes, or None."""
     sink, standing = job.sink, job.standing
@@ -277,7 +311,7 @@ def _why_whole(job: Job) -> str | None:
 def _distrusts_delta(job: Job) -> bool:
     """Whether the delta may not start from what was published: somebody may have written to the stream table."""
     refreshed = job.refreshed
-    if refreshed.action == "REINITIALIZE" or not refreshed.changed:
+    if refreshed.action == "REINITIALIZE" or not refreshed.changed or job.sink.held_since is not None:
         return True
     if refreshed.action == "DIFFERENTIAL":
         return False

@@ -1,0 +1,54 @@
+"""One step of a pipeline to an inbox: what has arrived, written once, then acknowledged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from runnel.catalog.owner import as_owner
+from runnel.errors import UserError
+from runnel.model.names import Name
+from runnel.relay import catalog
+from runnel.relay.config import Pipeline
+from runnel.relay.port import Source
+
+Connection = psycopg.Connection[Any]
+
+
+@dataclass
+class Reception:
+    """A pipeline to an inbox, on a connection of its own."""
+
+    conn: Connection
+    pipeline: Pipeline
+    source: Source
+
+    def step(self, seconds: float) -> int:
+        """Wait for messages and take them in; how many came, new or again."""
+        arrived = self.source.receive(self.pipeline.batch_size, seconds)
+        if not arrived:
+            return 0
+        table = catalog.inbox_table(self.conn, self.pipeline.place)
+        if table is None:
+            raise UserError(f"the table of inbox {self.pipeline.place} is gone", sqlstate="42P01")
+        owner, schema, name = table
+        with self.conn.transaction():
+            # The table may have triggers of its owner's: they run with the owner's rights.
+            as_owner(self.conn, owner).run(
+                f"INSERT INTO {Name(schema, name).sql()} (event_id, source, payload, headers) "
+                "SELECT r.event_id, %(source)s, r.payload::jsonb, r.headers::jsonb "
+                "FROM unnest(%(ids)s::text[], %(payloads)s::text[], %(headers)s::text[]) WITH ORDINALITY "
+                "AS r (event_id, payload, headers, place) ORDER BY r.place ON CONFLICT (event_id) DO NOTHING",
+                {
+                    "source": self.pipeline.name,
+                    "ids": [a.event_id for a in arrived],
+                    "payloads": [a.payload for a in arrived],
+                    "headers": [json.dumps(dict(a.headers)) for a in arrived],
+                },
+            )
+            catalog.received(self.conn, self.pipeline.name, len(arrived))
+        self.source.acknowledge()
+        return len(arrived)
