@@ -50,7 +50,8 @@ def bearer(token: str) -> dict[str, str]:
 
 def test_everything_needs_a_token(closed: HttpServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    for path in ("/", CONFIG, "/iceberg/v1/lake/namespaces", "/nothing"):
+    assert requests.get(closed.url, timeout=10).status_code == 200, "the page itself holds nothing"
+    for path in ("/api/overview", "/metrics", CONFIG, "/iceberg/v1/lake/namespaces", "/nothing"):
         for headers in ({}, bearer("rnl_wrong")):
             answer = requests.get(closed.url + path, headers=headers, timeout=10)
             assert answer.status_code == 401
@@ -138,6 +139,33 @@ def test_a_token_reads_what_its_role_may_select(
         assert analyst.list_namespaces() == []
         assert revoke_token(db, number) and not revoke_token(db, number)
         until_refused(closed, token)
+    finally:
+        db.execute("DROP OWNED BY http_analyst; DROP ROLE http_analyst")
+
+
+def test_rows_that_a_policy_hides_are_not_read_as_files(
+    dsn: str, db: psycopg.Connection[Any], duck: Callable[..., Duck], data_path: str, client: Any, tmp_path: Path
+) -> None:
+    """A file has all rows: of a table with row security only those who are exempt from it get any."""
+    duck(data_path).run("CREATE TABLE first (i INTEGER)")
+    db.execute("SELECT pgtrickle.attach_ducklake('lake', catalog_schema => 'ducklake')")
+    db.execute("CREATE TABLE base (id int, who text); INSERT INTO base VALUES (1, 'http_analyst'), (2, 'other')")
+    client.create_stream_table("hers", "SELECT id, who FROM base", sink="ducklake")
+    db.execute("DROP ROLE IF EXISTS http_analyst; CREATE ROLE http_analyst")
+    try:
+        db.execute("GRANT SELECT ON hers TO http_analyst")
+        _, token = create_token(db, "http_analyst", "")
+        with serving(dsn, tmp_path / "http", loopback_reads=False) as server:
+            analyst = catalog(server, token=token)
+            (name,) = [each for space in analyst.list_namespaces() for each in analyst.list_tables(space)]
+            assert name[-1] == "hers" and analyst.load_table(name).scan().to_arrow().num_rows == 2
+            db.execute("ALTER TABLE hers ENABLE ROW LEVEL SECURITY")
+            db.execute("CREATE POLICY own ON hers FOR SELECT USING (who = current_user)")
+            assert analyst.list_namespaces() == [] and not analyst.table_exists(name)
+            db.execute("ALTER ROLE http_analyst BYPASSRLS")
+            assert analyst.load_table(name).scan().to_arrow().num_rows == 2
+            admin = catalog(server, token=token_of(server, tmp_path))
+            assert admin.load_table(name).scan().to_arrow().num_rows == 2
     finally:
         db.execute("DROP OWNED BY http_analyst; DROP ROLE http_analyst")
 

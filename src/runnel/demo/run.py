@@ -22,7 +22,9 @@ from runnel.cli.output import print_verified
 from runnel.client import Client, connect
 from runnel.demo.analyst import Analyst
 from runnel.demo.duck import LAKE, ask, open_duckdb
+from runnel.demo.engines import tell_engines
 from runnel.demo.leaderboard import leaderboard_story
+from runnel.demo.observability import tell_observability
 from runnel.demo.screen import Screen, latency_line, print_answer
 from runnel.demo.shop import shop_story
 from runnel.demo.story import Story
@@ -44,7 +46,6 @@ _ATTEMPTS_TO_AGREE = 5
 
 def run_demo(name: str, *, duration: float, rate: float | None, keep: bool, master: str) -> bool:
     """True when at the end every stream table equals its query, and the lake equals PostgreSQL."""
-    story = STORIES[name]()
     console = Console(highlight=False)
     # A demo that is told to end, by whatever means, must not leave a server behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -52,6 +53,11 @@ def run_demo(name: str, *, duration: float, rate: float | None, keep: bool, mast
     server = EmbeddedServer(home, on_event=lambda text: console.print(text, style="dim", markup=False))
     try:
         with _stack(server, master, console) as dsn, connect(dsn) as client:
+            if name == "engines":
+                return tell_engines(client, server.home.path, console)
+            if name == "observability":
+                return tell_observability(client, console, duration=duration, rate=rate)
+            story = STORIES[name]()
             return tell(story, client, console, duration=duration, rate=rate or story.rate)
     finally:
         server.stop()
@@ -81,6 +87,8 @@ def tell(story: Story, client: Client, console: Console, *, duration: float, rat
 def _stack(server: EmbeddedServer, master: str, console: Console) -> Iterator[str]:
     """PostgreSQL and an engine in this process, for as long as the demo takes."""
     from runnel.engine import Engine
+    from runnel.http.place import HttpPlace
+    from runnel.http.server import HttpServer
 
     began = time.monotonic()
     dsn = server.start()
@@ -99,9 +107,13 @@ def _stack(server: EmbeddedServer, master: str, console: Console) -> Iterator[st
         console.print(f"Ready in {time.monotonic() - began:.1f} s", style="dim")
         worker = threading.Thread(target=engine.run, name="demo-engine", daemon=True)
         worker.start()
+        page = HttpServer(dsn, HttpPlace.of_home(server.home.path), loopback_reads=True)
         try:
+            page.start()
+            console.print(f"Watch it in a browser: [bold]{page.url}[/bold]\n", soft_wrap=True)
             yield dsn
         finally:
+            page.close()
             engine.stop()
             worker.join(timeout=60)
     finally:

@@ -7,25 +7,41 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount
 
+from runnel.http import hooks
 from runnel.http.callers import Callers
 from runnel.http.connections import Connections
 from runnel.http.guard import App, Guard
+from runnel.http.hooks import Hooks
+from runnel.http.metrics.exposition import OPEN_PATHS, Metrics
+from runnel.http.page.routes import Page
 from runnel.iceberg.rest import ICEBERG, Rest
 
 log = logging.getLogger(__name__)
 
 
-def build(connections: Connections, callers: Callers, hosts: frozenset[str]) -> App:
-    """The application of one server."""
+def build(connections: Connections, callers: Callers, hosts: frozenset[str], incoming: Hooks | None = None) -> App:
+    """The application of one server; `incoming` takes the webhooks of others in."""
     rest = Rest(connections.borrow, callers.by_token)
+    metrics = Metrics(connections.borrow)
+    page = Page(connections.borrow)
     site = Starlette(
-        routes=[Route("/", _front), Mount(ICEBERG, routes=rest.routes())],
+        routes=[
+            *page.routes(),
+            *metrics.routes(),
+            *(hooks.routes(incoming) if incoming is not None else ()),
+            Mount(ICEBERG, routes=rest.routes()),
+        ],
         exception_handlers={Exception: _unexpected, 404: _nothing, 405: _no_such_verb},
     )
-    return Guard(_as_sent(site), callers, hosts, open_paths=rest.open_paths, harmless_posts=rest.harmless_posts)
+    guarded = Guard(
+        _as_sent(site), callers, hosts,
+        open_paths=rest.open_paths, open_pages=OPEN_PATHS | page.open_pages, harmless_posts=rest.harmless_posts,
+        open_prefix=hooks.PREFIX if incoming is not None else None,
+    )  # fmt: skip
+    return metrics.requests.counting(guarded)
 
 
 def _as_sent(app: App) -> App:
@@ -36,10 +52,6 @@ def _as_sent(app: App) -> App:
         await app({**scope, "path": raw.decode("latin-1").partition("?")[0]} if raw else scope, receive, send)
 
     return call
-
-
-def _front(request: Request) -> Response:
-    return PlainTextResponse(f"Runnel. Lakes as Iceberg (REST catalog): {request.base_url}{ICEBERG.strip('/')}\n")
 
 
 def _nothing(request: Request, _: Exception) -> Response:

@@ -39,14 +39,19 @@ class Guard:
         hosts: frozenset[str],
         *,
         open_paths: tuple[str, ...] = (),
+        open_pages: frozenset[str] = frozenset(),
+        open_prefix: str | None = None,
         harmless_posts: tuple[str, ...] = (),
     ) -> None:
         """`hosts`: names of this server besides IP addresses. `open_paths` end paths that ask for tokens themselves;
+        `open_pages` are whole paths that anybody may ask; what begins with `open_prefix` checks by itself who asks;
         `harmless_posts` end those that change nothing."""
         self._app = app
         self._callers = callers
         self._hosts = hosts
         self._open = open_paths
+        self._pages = open_pages
+        self._prefix = open_prefix
         self._harmless = harmless_posts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -55,7 +60,8 @@ class Guard:
             return
         request = Request(scope)
         refusal = self._foreign(request)
-        if refusal is None and not request.url.path.endswith(self._open):
+        path = request.url.path
+        if refusal is None and not self._is_open(path):
             try:
                 caller = await self._caller(request)
             except psycopg.Error as error:
@@ -66,6 +72,10 @@ class Guard:
             else:
                 scope.setdefault("state", {})["caller"] = caller
         await (refusal or self._app)(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        checks_itself = self._prefix is not None and path.startswith(self._prefix)
+        return path.endswith(self._open) or path in self._pages or checks_itself
 
     def _foreign(self, request: Request) -> Response | None:
         host = _host_name(request.headers.get("host", ""))

@@ -19,12 +19,14 @@ from runnel.http.application import build
 from runnel.http.callers import Callers
 from runnel.http.connections import Connections
 from runnel.http.guard import own_names
+from runnel.http.hooks import Hooks
 from runnel.http.place import HttpPlace, Listen
 
 log = logging.getLogger(__name__)
 
 _SECONDS_TO_START = 15.0
 _SECONDS_TO_STOP = 5.0
+_SECONDS_TO_KEEP = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,13 @@ class HttpServer:
         *,
         tls: Tls | None = None,
         loopback_reads: bool = False,
+        hooks: Hooks | None = None,
     ) -> None:
-        """`loopback_reads`: whoever is on this machine reads without a token."""
+        """`loopback_reads`: whoever is on this machine reads without a token. `hooks` takes webhooks in."""
         self._place = place
         self._listen = listen or Listen()
         self._tls = tls
+        self._hooks = hooks
         self._connections = Connections(dsn)
         self._callers = Callers(place.token(), self._connections.borrow, loopback_reads=loopback_reads)
         self._server: uvicorn.Server | None = None
@@ -70,13 +74,17 @@ class HttpServer:
         port = opened.getsockname()[1]
         scheme = "https" if self._tls else "http"
         self.url = f"{scheme}://{_shown(self._listen.host)}:{port}"
-        app = build(self._connections, self._callers, own_names(self._listen.host))
+        app = build(self._connections, self._callers, own_names(self._listen.host), self._hooks)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
             server_header=False,
+            # Clients keep connections, and must be the first to close them: a commit that is sent into a closing one
+            # is a commit whose end they do not know.
+            timeout_keep_alive=_SECONDS_TO_KEEP,
+            headers=[("Keep-Alive", f"timeout={_SECONDS_TO_KEEP - 15}")],
             timeout_graceful_shutdown=int(_SECONDS_TO_STOP),
             ssl_certfile=str(self._tls.certificate) if self._tls else None,
             ssl_keyfile=str(self._tls.key) if self._tls else None,
@@ -104,6 +112,8 @@ class HttpServer:
                 self._thread.join(1)
             self._thread = None
         self._connections.close()
+        if self._hooks is not None:
+            self._hooks.close()
 
     def _run(self, opened: socket.socket) -> None:
         assert self._server is not None

@@ -1,0 +1,124 @@
+"""What a stream table's refreshes change, as it is committed: each change once, in order, from a given version on.
+
+Changes come from the table's outbox, which its refreshes write in their own transactions. A subscriber keeps its own
+place: who goes on from the version of the last delta that it has dealt with misses nothing and sees nothing twice.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from runnel.errors import UserError
+
+Connection = psycopg.Connection[Any]
+Row = Mapping[str, Any]
+
+CHANNEL = "tide_outbox_new"
+LONGEST_SLEEP = 5.0
+"""Somebody else may have given the newest messages their numbers, without a word."""
+AT_ONCE = 100
+
+FIND = "SELECT outbox_name, last_offset FROM tide.tide_outbox_config WHERE relid = %s::oid"
+ATTACH = "SELECT pgtrickle.attach_outbox(%s)"
+NUMBER = "SELECT tide._number(%s)"
+LAST = "SELECT last_offset FROM tide.tide_outbox_config WHERE outbox_name = %s"
+OLDEST = 'SELECT min("offset") FROM tide.tide_outbox_messages WHERE outbox_name = %s'
+READ = """
+SELECT "offset", payload FROM tide.tide_outbox_messages
+WHERE outbox_name = %(outbox)s AND "offset" > %(after)s ORDER BY "offset" LIMIT %(limit)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What a refresh changed, or a part of it if that is large. An update is a row deleted and one inserted."""
+
+    version: int
+    """Go on from here."""
+    stream_table: str
+    refresh_id: int | None
+    at: dt.datetime | None
+    inserted: Sequence[Row]
+    deleted: Sequence[Row]
+    reset: bool
+    """Everything begins anew: forget all rows; those that follow are all there are."""
+
+
+def subscription(
+    conn: Connection, oid: int, name: str, after: int | None, seconds: float | None, *, attach: bool
+) -> Iterator[Delta]:
+    """Deltas after a version, as they come; without one, those that come from now on. Ends after so many seconds
+    without any, if that is said."""
+    outbox = _outbox(conn, oid, name, attach=attach)
+    conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
+    conn.execute(NUMBER, (outbox,))
+    place = _last(conn, outbox) if after is None else after
+    _check_kept(conn, outbox, place)
+    heard = time.monotonic()
+    while True:
+        conn.execute(NUMBER, (outbox,))
+        found = conn.execute(READ, {"outbox": outbox, "after": place, "limit": AT_ONCE}).fetchall()
+        if found and found[0][0] != place + 1:
+            _check_kept(conn, outbox, place)
+        for version, payload in found:
+            place = version
+            yield _delta(version, name, payload)
+        if found:
+            heard = time.monotonic()
+            continue
+        left = LONGEST_SLEEP if seconds is None else heard + seconds - time.monotonic()
+        if left <= 0:
+            return
+        for _ in conn.notifies(timeout=min(left, LONGEST_SLEEP), stop_after=1):
+            pass
+
+
+def _delta(version: int, name: str, payload: Row) -> Delta:
+    at = payload.get("at")
+    return Delta(
+        version=version,
+        stream_table=str(payload.get("stream_table") or name),
+        refresh_id=payload.get("refresh_id"),
+        at=dt.datetime.fromisoformat(at) if isinstance(at, str) else None,
+        inserted=tuple(payload.get("inserted") or ()),
+        deleted=tuple(payload.get("deleted") or ()),
+        reset=bool(payload.get("reset")),
+    )
+
+
+def _outbox(conn: Connection, oid: int, name: str, *, attach: bool) -> str:
+    found = conn.execute(FIND, (oid,)).fetchone()
+    if found is None:
+        if not attach:
+            raise UserError(
+                f"{name} has no outbox, from which its changes come.",
+                hint=f"SELECT pgtrickle.attach_outbox('{name}'), as its owner.",
+            )
+        conn.execute(ATTACH, (name,))
+        found = conn.execute(FIND, (oid,)).fetchone()
+        assert found is not None
+    return str(found[0])
+
+
+def _last(conn: Connection, outbox: str) -> int:
+    row = conn.execute(LAST, (outbox,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _check_kept(conn: Connection, outbox: str, place: int) -> None:
+    """Refuse to go on where changes are missing."""
+    row = conn.execute(OLDEST, (outbox,)).fetchone()
+    oldest = None if row is None else row[0]
+    first = oldest if oldest is not None else _last(conn, outbox) + 1
+    if first > place + 1:
+        raise UserError(
+            f"The changes after version {place} are not kept any more; the oldest is {first}.",
+            hint="Read the table, and go on from now; pgtrickle.attach_outbox has retention_hours.",
+        )
