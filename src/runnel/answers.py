@@ -36,6 +36,26 @@ class StreamTableStatus:
     """Lake and mode, when it is published."""
     work: WorkDone | None = None
     """By whom the last refresh was evaluated."""
+    tests: str | None = None
+    """What its tests find, in a line: 'ok', or what is violated, and whether it is held back; None without tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestStatus:
+    """One test of a stream table, and what it found last."""
+
+    __test__ = False  # pytest is not meant
+
+    stream_table: str
+    test: str
+    on_violation: str
+    status: str
+    """'ok', 'violated', 'error' (it could not be run) or 'pending' (it was not run yet)."""
+    violations: int
+    problem: str | None
+    since: dt.datetime
+    checked_at: dt.datetime | None
+    definition: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +98,27 @@ class VerifyResult:
     counts: Mapping[str, int]
     error: str | None = None
     """Why nothing could be compared, where somebody goes on with other tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A piece of work that the engine is at."""
+
+    name: str
+    """The stream table, or those of a unit."""
+    command: str
+    phase: str
+    rows_done: int | None
+    """In this phase, as far as they can be counted."""
+    rows_total: int | None
+    """About how many there are."""
+    elapsed: dt.timedelta
+    remaining: dt.timedelta | None
+    """About how long this phase still takes."""
+    started_at: dt.datetime
+    caller_pid: int | None
+    """The session that waits for it; None: it is done by schedule."""
+    worker_pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,9 @@ A client needs no Spark and no Java, only a connection to the database.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, LiteralString, Self
 
@@ -17,24 +19,45 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from runnel.answers import AttachedLake, Check, LakeInfo, LakeTable, Refresh, StreamTableStatus, VerifyResult
+from runnel.answers import (
+    AttachedLake,
+    Check,
+    LakeInfo,
+    LakeTable,
+    Progress,
+    Refresh,
+    StreamTableStatus,
+    TestStatus,
+    VerifyResult,
+)
 from runnel.dsn import connection_failure, readable
 from runnel.errors import RunnelError, TransientError, UserError
+from runnel.lake.watch import TABLES as WATCH_TABLES
+from runnel.lake.watch import Limits, query_of, watch_schema
 from runnel.lineage import Lineage, trace
+from runnel.model.names import Name, quote
 from runnel.model.work import WorkDone
+from runnel.reading import Plan, Rows, Shown
+from runnel.subscription import Delta, subscription
 
 __all__ = [
     "AttachedLake",
     "Check",
     "Client",
+    "Delta",
     "LakeInfo",
     "LakeTable",
     "Lineage",
+    "Progress",
     "Refresh",
+    "Rows",
     "StreamTableStatus",
     "VerifyResult",
     "connect",
 ]
+
+_LOOK_SECONDS = 0.4
+_HANDED_OVER = "01RW1"
 
 Row = dict[str, Any]
 Query = LiteralString | sql.SQL | sql.Composed
@@ -47,6 +70,8 @@ class Client:
         self.dsn = dsn
         self._on_notice = on_notice
         self._opened: psycopg.Connection[Row] | None = None
+        self._handed_over: list[str] = []
+        """The request that the last call has left with the engine, where the server cannot connect to itself."""
 
     def __enter__(self) -> Self:
         return self
@@ -95,19 +120,27 @@ class Client:
         """Let a suspended or failed stream table take part again."""
         self._call("resume_stream_table", {"name": name})
 
+    def cancel(self, name: str) -> bool:
+        """Stop whatever the engine is doing to a stream table; whether there was anything to stop."""
+        return bool(self._rows("SELECT pgtrickle.cancel(%(name)s) AS found", {"name": name})[0]["found"])
+
+    def progress(self) -> list[Progress]:
+        """What the engine has been at for more than a second."""
+        return [Progress(**row) for row in self._rows(_PROGRESS)]
+
     def status(self) -> list[StreamTableStatus]:
         """Every stream table, by name. Needs no engine."""
-        return [StreamTableStatus(**_with_work(row)) for row in self._rows(_STATUS, {})]
+        return Shown(StreamTableStatus(**_with_work(row)) for row in self._rows(_STATUS, {}))
 
     def history(self, name: str | None = None, limit: int = 20) -> list[Refresh]:
         """The latest refreshes, newest first. Needs no engine."""
         query = _HISTORY_OF_ALL if name is None else _HISTORY_OF_ONE
-        return [Refresh(**_with_work(row)) for row in self._rows(query, {"name": name, "limit": limit})]
+        return Shown(Refresh(**_with_work(row)) for row in self._rows(query, {"name": name, "limit": limit}))
 
     def explain(self, name: str) -> str:
         """The stages, the delta rule of each operator, and what a refresh would read."""
         rows = self._rows("SELECT line FROM pgtrickle.explain_stream_table(%(name)s) AS line", {"name": name})
-        return "\n".join(row["line"] for row in rows)
+        return Plan("\n".join(row["line"] for row in rows))
 
     def validate(self, query: str) -> list[Check]:
         """What would be said about a query at creation, without creating anything."""
@@ -125,6 +158,22 @@ class Client:
             missing=tuple(said.get("missing") or ()),
             unexpected=tuple(said.get("unexpected") or ()),
             counts=said.get("counts") or {},
+        )
+
+    def set_tests(self, name: str, tests: Sequence[Mapping[str, Any]], on_violation: str = "warn") -> list[TestStatus]:
+        """Replace what must be true of a stream table's rows, and look; an empty list removes all tests.
+
+        Each of `tests` is like {"unique": ["id"]}, {"not_null": ["a", "b"]}, {"accepted_values": {"a": ["x", "y"]}},
+        {"relationships": {"column": "a", "to": "public.t", "field": "id"}} or {"empty": "SELECT .."}. `on_violation`:
+        'warn', or 'hold', which keeps the lake at the last good version.
+        """
+        self._call("set_tests", {"name": name, "tests": Jsonb(list(tests)), "on_violation": on_violation})
+        return self.tests(name)
+
+    def tests(self, name: str | None = None) -> list[TestStatus]:
+        """What the tests of one stream table, or of all, found last. Needs no engine."""
+        return Shown(
+            TestStatus(**row) for row in self._rows("SELECT * FROM pgtrickle.test_status(%(name)s)", {"name": name})
         )
 
     def health(self) -> list[Check]:
@@ -197,6 +246,52 @@ class Client:
         ]
         return said
 
+    def watch_lake(self, name: str | None = None, *, schedule: str = "2s", limits: Limits | None = None) -> list[Name]:
+        """Watch a lake by stream tables over its catalog, in schema `<lake>_watch`; their names. See docs/lake.md.
+
+        A lake that is watched already is watched with the new limits from now on.
+        """
+        lake = self._watchable(name)
+        schema = watch_schema(lake.name)
+        self._rows(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+        names = []
+        for table in WATCH_TABLES:
+            text = query_of(table, lake.name, lake.catalog_schema, limits or Limits()).as_string(self._connection())
+            names.append(Name(schema, table.name))
+            self.create_or_replace_stream_table(names[-1].sql(), text, schedule=schedule)
+        return names
+
+    def unwatch_lake(self, name: str | None = None) -> list[str]:
+        """Remove what `watch_lake` has made; what else is in the schema stays, and so does the schema then."""
+        schema = watch_schema(self._lake_named(name).name if name is None else name)
+        there = {each.name: each.relation for each in self.status() if each.schema == schema}
+        found = [there[table.name] for table in reversed(WATCH_TABLES) if table.name in there]
+        for relation in found:
+            self.drop_stream_table(relation)
+        with contextlib.suppress(RunnelError):
+            self._rows(sql.SQL("DROP SCHEMA IF EXISTS {}").format(sql.Identifier(schema)))
+        return found
+
+    def _watchable(self, name: str | None) -> AttachedLake:
+        lake = self._lake_named(name)
+        if lake.remote:
+            raise UserError(
+                f"The catalog of lake {lake.name} is in another database, where its changes cannot be captured.",
+                hint="Watch it from a Runnel in that database.",
+            )
+        return lake
+
+    def _lake_named(self, name: str | None) -> AttachedLake:
+        known = self.lakes()
+        found = next((each for each in known if each.name == name or (name is None and each.is_default)), None)
+        if found is None:
+            raise UserError(
+                f"There is no lake {name}." if name else "There is no default lake.",
+                hint=f"Attached lakes: {', '.join(each.name for each in known) or 'none'}. Attach one with: "
+                "runnel lake attach",
+            )
+        return found
+
     def lineage(
         self, name: str, *, lake: str | None = None, snapshot: int | None = None, limit: int = 10
     ) -> list[Lineage]:
@@ -208,7 +303,7 @@ class Client:
 
     def query(self, text: Query) -> list[Row]:
         """Run any query on this client's connection: handy in notebooks."""
-        return self._rows(text)
+        return self._rows(text, waits=False)
 
     def _in_order(self) -> list[StreamTableStatus]:
         """Active stream tables, each after those it reads."""
@@ -235,9 +330,74 @@ class Client:
             arguments,
         )
 
-    def _rows(self, query: Query, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+    def table(self, name: str) -> Rows:
+        """The rows of a stream table, for notebooks: `.arrow()`, `.pandas()`, `.polars()`, `.spark(session)`."""
+        oid = self._oid(name)
+        (found,) = self._rows(_NAME, {"oid": oid})
+        relation = sql.Identifier(found["schema"], found["name"])
+        return Rows(f"{found['schema']}.{found['name']}", oid, relation, self._beside)
+
+    def subscribe(
+        self, name: str, after: int | None = None, *, seconds: float | None = None, attach: bool = True
+    ) -> Iterator[Delta]:
+        """What refreshes change, as they commit: each change once, from the version `after` on, or from now on.
+
+        Changes come from the table's outbox; one is attached if there is none, unless `attach` is False. It ends
+        after so many `seconds` without a change, or when the loop over it does.
+        """
+        oid = self._oid(name)
+        (found,) = self._rows(_NAME, {"oid": oid})
+        full = f"{quote(found['schema'])}.{quote(found['name'])}"
+        with _as_runnel_errors(self.dsn), self._beside() as conn:
+            yield from subscription(conn, oid, full, after, seconds, attach=attach)
+
+    def _oid(self, name: str) -> int:
+        found = self._rows(_RELATION, {"name": name})
+        if not found:
+            raise UserError(f"There is no stream table {name}.", hint="status() lists them.")
+        return int(found[0]["oid"])
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection of its own, for what takes long or waits."""
+        with _as_runnel_errors(self.dsn), psycopg.connect(self.dsn, autocommit=True) as conn:
+            conn.execute("SET default_transaction_read_only = off")
+            yield conn
+
+    @contextlib.contextmanager
+    def watched(self, on_progress: Callable[[Progress], None]) -> Iterator[None]:
+        """Calls inside tell how far they have come, about twice a second once they take longer than that.
+
+        Another thread calls the function, on a connection of its own.
+        """
+        pid, ended = self._connection().info.backend_pid, threading.Event()
+
+        def look() -> None:
+            with contextlib.suppress(RunnelError), connect(self.dsn) as beside:
+                while not ended.wait(_LOOK_SECONDS):
+                    for each in beside.progress():
+                        if each.caller_pid == pid:
+                            on_progress(each)
+
+        thread = threading.Thread(target=look, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _rows(self, query: Query, parameters: Mapping[str, Any] | None = None, *, waits: bool = True) -> list[Row]:
         with _as_runnel_errors(self.dsn):
+            self._handed_over.clear()
             cursor = self._connection().execute(query, parameters)
+            if waits and self._handed_over:
+                # The same function again, which now waits for that request and gives its answer.
+                resume = "SELECT set_config('pgtrickle.resume', %s, true)"
+                with self._connection().transaction():
+                    self._connection().execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                    self._connection().execute(resume, (self._handed_over[0],))
+                    cursor = self._connection().execute(query, parameters)
             return cursor.fetchall() if cursor.description else []
 
     def _connection(self) -> psycopg.Connection[Row]:
@@ -245,10 +405,18 @@ class Client:
             self._opened = psycopg.Connection[Row].connect(self.dsn, autocommit=True, row_factory=dict_row)
             # Servers and roles may make read-only the default; a call hands something over, which counts as a write.
             self._opened.execute("SET default_transaction_read_only = off")
+            # The server notices soon when this process is gone, and the engine stops what it was asked to do.
+            self._opened.execute(
+                "SELECT set_config('client_connection_check_interval', '2s', false) WHERE version() ~ 'linux'"
+            )
             self._opened.add_notice_handler(self._pass_notice)
         return self._opened
 
     def _pass_notice(self, said: psycopg.errors.Diagnostic) -> None:
+        if said.sqlstate == _HANDED_OVER:
+            found = re.search(r"\d+", said.message_primary or "")
+            self._handed_over += [found[0]] if found else []
+            return
         if self._on_notice is not None and said.message_primary:
             self._on_notice(said.message_primary)
 
@@ -286,11 +454,15 @@ def _translated(error: psycopg.Error, dsn: str) -> RunnelError:
     return family(message, hint=advice, detail=said.message_detail, sqlstate=state)
 
 
+_PROGRESS: LiteralString = """
+SELECT name, command, phase, rows_done, rows_total, elapsed, remaining, started_at, caller_pid, worker_pid
+FROM pgtrickle.pgt_progress ORDER BY started_at
+"""
 _STATUS: LiteralString = """
 SELECT t.pgt_relid::regclass::text AS relation, t.pgt_schema AS schema, t.pgt_name AS name, p.status,
        p.refresh_mode, p.effective_mode, t.mode_reason, p.schedule, p.is_populated, p.data_timestamp,
        p.staleness, t.last_refresh_at, p.last_refresh_ms, h.action AS last_action, h.rows_inserted,
-       h.rows_deleted, p.pending_changes, p.consecutive_errors, p.last_error,
+       h.rows_deleted, p.pending_changes, p.consecutive_errors, p.last_error, p.tests,
        CASE WHEN k.sink = 'ducklake' THEN format('%%s (%%s)', k.lake, k.mode) END AS sink, h.work
 FROM pgtrickle.pgt_status() p
 JOIN pgtrickle.pgt_stream_tables t ON format('%%I.%%I', t.pgt_schema, t.pgt_name) = p.name
@@ -321,6 +493,10 @@ ORDER BY h.refresh_id DESC LIMIT %(limit)s
 
 _RELATION: LiteralString = """
 SELECT pgt_relid::int8 AS oid FROM pgtrickle.pgt_stream_tables WHERE pgt_id = pgtrickle._find(%(name)s)
+"""
+
+_NAME: LiteralString = """
+SELECT pgt_schema AS schema, pgt_name AS name FROM pgtrickle.pgt_stream_tables WHERE pgt_relid = %(oid)s::oid
 """
 
 _LAKES: LiteralString = """

@@ -50,6 +50,13 @@ class TransientError(RunnelError):
     """A server, a lock or the network got in the way: the same call may work later."""
 
 
+class Cancelled(TransientError):
+    """Somebody who may do so has stopped the work: nothing of it is left, and nothing is wrong."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, sqlstate="57014")
+
+
 class EngineBug(RunnelError):
     """An invariant does not hold; please report it."""
 

@@ -33,6 +33,11 @@ def counts_distinct(head: GroupHead, bag: int) -> bool:
     return any(a.bag == bag and a.call is None and a.function == "count" for a in head.aggregates)
 
 
+def reads_bags(head: GroupHead) -> bool:
+    """Whether any value needs more than its group's counters."""
+    return any(a.strategy == "bag" and (a.call is not None or a.function != "count") for a in head.aggregates)
+
+
 def counter_deltas(head: GroupHead) -> list[tuple[str, str]]:
     """(counter, SQL of its delta) over rows with inputs `i<n>`, weight `w` and Spark's partial sums `s<n>`."""
     pairs = []

@@ -65,7 +65,8 @@ def drop_result_index(conn: psycopg.Connection, result: str) -> None:
     """Without it the table is altered, or filled in bulk."""
     row = conn.execute(
         "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass AND indexprs IS NOT NULL "
-        "AND pg_get_indexdef(indexrelid) LIKE '%%hash_record_extended%%' LIMIT 1",
+        "AND pg_get_indexdef(indexrelid) LIKE '%%hash_record_extended%%' "
+        "AND pg_get_indexdef(indexrelid) NOT LIKE '%% pgt_test_%%' LIMIT 1",
         (result,),
     ).fetchone()
     if row is not None:

@@ -91,7 +91,9 @@ def inputs_sql(stage: Stage, tables: StageTables) -> str:
 def _branch_sql(stage: Stage, number: int, branch: Branch, tables: StageTables) -> str:
     carried = [f"{carried_name(number, i)} AS c{i}" for i in range(len(branch.carried))]
     sums = [f"s{k}" for k in range(len(branch.sums))]
-    inner = f"SELECT {', '.join([*carried, 'w', *sums])} FROM {tables.load} WHERE b = {number}"
+    # Of a condition PostgreSQL would expect to leave one row in two hundred: where all rows are meant there is none.
+    own = f" WHERE b = {number}" if len(stage.branches) > 1 else ""
+    inner = f"SELECT {', '.join([*carried, 'w', *sums])} FROM {tables.load}{own}"
     outer = ", ".join([*(f"{sql} AS i{i}" for i, sql in enumerate(branch.inputs)), "w", *sums])
     where = f" WHERE {' AND '.join(f'({c})' for c in branch.late)}" if branch.late else ""
     return f"SELECT {outer} FROM ({inner}) AS r{where}"

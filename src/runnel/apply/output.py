@@ -31,10 +31,10 @@ def consolidate_sql(stage: Stage, source: str) -> str:
     return f"SELECT {items}, sum(w)::int8 FROM ({source}) AS x GROUP BY {group_by_sql(columns)} HAVING sum(w) <> 0"
 
 
-def consolidate_delta(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
-    """Let rows of the delta table that were written with opposite weights cancel."""
+def consolidate_delta(stage: Stage, tables: StageTables) -> str:
+    """Lets rows of the delta table that were written with opposite weights cancel."""
     names = ", ".join(n for n, _ in output_columns(stage))
-    owner.run(
+    return (
         f"WITH raw AS (DELETE FROM {tables.delta} RETURNING *) INSERT INTO {tables.delta} "
         f"{consolidate_sql(stage, f'SELECT {names}, w FROM raw')}"
     )
@@ -58,32 +58,24 @@ def apply_delta(owner: AsOwner, stage: Stage, tables: StageTables, trigger_path:
     types = [c.type for c in stage.columns]
     same = same_sql([f"t.{n}" for n in names], [f"d.{n}" for n, _ in columns], types)
     delta_hash = hash_sql([(f"d.{n}", t) for n, t in columns])
-    deleted = owner.run(
-        f"""DELETE FROM {tables.output} AS r USING (
+    delete = f"""DELETE FROM {tables.output} AS r USING (
               SELECT t.ctid AS id, t.tableoid AS rel, d.w AS w,
                      row_number() OVER (PARTITION BY d.ctid) AS rank
               FROM {tables.delta} AS d JOIN {tables.output} AS t
                 ON {table_hash(stage.columns, "t")} = {delta_hash} AND {same}
               WHERE d.w < 0) AS x
             WHERE r.ctid = x.id AND r.tableoid = x.rel AND x.rank <= -x.w{prepare}"""
-    )
-    if trigger_path is not None:
-        owner.pin()
+    insert = f"""INSERT INTO {tables.output} ({", ".join(names)})
+            SELECT {", ".join(n for n, _ in columns)} FROM {tables.delta}, generate_series(1, w) WHERE w > 0{prepare}"""
     # The engine's own table and a built-in type: nothing of the owner's is evaluated.
-    row = owner.conn.execute(f"SELECT coalesce(sum(-w), 0)::int8 FROM {tables.delta} WHERE w < 0".encode()).fetchone()
-    expected = row[0] if row else 0
+    removals = f"SELECT coalesce(sum(-w), 0)::int8 FROM {tables.delta} WHERE w < 0"
+    expected, (deleted, _, inserted, _) = owner.run_each([delete, owner.pinning, insert, owner.pinning], ask=removals)
     if expected != deleted:
         raise OutputDrift(
             f"{tables.output} holds {deleted} of {expected} rows that are to be removed: somebody else has "
             "written to it",
             hint="It is rebuilt at the next refresh. Do not write to stream tables.",
         )
-    inserted = owner.run(
-        f"""INSERT INTO {tables.output} ({", ".join(names)})
-            SELECT {", ".join(n for n, _ in columns)} FROM {tables.delta}, generate_series(1, w) WHERE w > 0{prepare}"""
-    )
-    if trigger_path is not None:
-        owner.pin()
     return inserted, deleted
 
 

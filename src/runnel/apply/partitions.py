@@ -47,14 +47,13 @@ def touch_partitions(owner: AsOwner, stage: Stage, tables: StageTables, source: 
     columns = [(f"o{positions[k.name]}", k) for k in head.keys]
     values = ", ".join([hash_sql([(o, k.type) for o, k in columns]), *(o for o, _ in columns)])
     names = ", ".join(["h", *(f"k{i}" for i in range(len(columns)))])
-    owner.run(f"INSERT INTO {tables.touched} ({names}) SELECT DISTINCT {values} FROM {source.delta}")
-    _add_outputs(owner, stage, tables, source, weight=-1)
+    touch = f"INSERT INTO {tables.touched} ({names}) SELECT DISTINCT {values} FROM {source.delta}"
+    owner.run_each([touch, _add_outputs(stage, tables, source, weight=-1)])
 
 
 def recompute_partitions(owner: AsOwner, stage: Stage, tables: StageTables, source: StageTables) -> None:
     """After the input has changed: the touched partitions again with weight +1; equal rows cancel."""
-    _add_outputs(owner, stage, tables, source, weight=1)
-    consolidate_delta(owner, stage, tables)
+    owner.run_each([_add_outputs(stage, tables, source, weight=1), consolidate_delta(stage, tables)])
 
 
 def all_rows_sql(stage: Stage, source: StageTables) -> str:
@@ -63,7 +62,7 @@ def all_rows_sql(stage: Stage, source: StageTables) -> str:
     return f"SELECT * FROM ({_block(_head(stage), source.output)}) AS f({names})"
 
 
-def _add_outputs(owner: AsOwner, stage: Stage, tables: StageTables, source: StageTables, *, weight: int) -> None:
+def _add_outputs(stage: Stage, tables: StageTables, source: StageTables, *, weight: int) -> str:
     head = _head(stage)
     rows = source.output
     if head.keys:
@@ -76,7 +75,7 @@ def _add_outputs(owner: AsOwner, stage: Stage, tables: StageTables, source: Stag
     items = ", ".join(f"(o{i})::{c.type.sql}" for i, c in enumerate(stage.columns))
     names = ", ".join(f"o{i}" for i in range(len(stage.columns)))
     touched = "" if head.keys else f" WHERE EXISTS (SELECT FROM {tables.touched})"
-    owner.run(f"INSERT INTO {tables.delta} SELECT {items}, {weight} FROM ({_block(head, rows)}) AS f({names}){touched}")
+    return f"INSERT INTO {tables.delta} SELECT {items}, {weight} FROM ({_block(head, rows)}) AS f({names}){touched}"
 
 
 def _block(head: PartitionHead, rows: str) -> str:

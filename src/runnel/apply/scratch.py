@@ -38,6 +38,8 @@ class Scratch:
     """Per stream table the shape of its stages, for which its tables were made."""
     _used: dict[int, set[int]] = field(default_factory=dict)
     """Per stream table the stages whose tables may hold rows."""
+    _many: dict[int, set[int]] = field(default_factory=dict)
+    """Per stream table those whose tables may hold many."""
     _dead: dict[str, int] = field(default_factory=dict)
     """Rows deleted from a table since it was last truncated."""
 
@@ -45,8 +47,10 @@ class Scratch:
         """Make a stream table's temporary tables, or empty those that were used."""
         shape = tuple(stage for stage, _ in places)
         if self._made.get(pgt_id) == shape:
-            used = self._used.setdefault(pgt_id, set())
-            self._empty(conn, [n for stage, tables in places if stage.index in used for n in _specs(stage, tables)])
+            used, many = self._used.get(pgt_id, set()), self._many.pop(pgt_id, set())
+            self._truncate(conn, [n for stage, tables in places if stage.index in many for n in _specs(stage, tables)])
+            few = used - many
+            self._empty(conn, [n for stage, tables in places if stage.index in few for n in _specs(stage, tables)])
         else:
             mark_session(conn)
             self._drop(conn, lambda id_: id_ != pgt_id)
@@ -60,12 +64,17 @@ class Scratch:
         """Remember that tables of these stages are about to be filled."""
         self._used.setdefault(pgt_id, set()).update(stages)
 
+    def use_for_many(self, pgt_id: int, stage: int) -> None:
+        """Remember that many rows go there: to delete them one by one would take as long as to write them."""
+        self._many.setdefault(pgt_id, set()).add(stage)
+
     def keep_only(self, conn: psycopg.Connection, tables: Container[int]) -> None:
         """Drop the temporary tables of all other stream tables: they were dropped, or have another plan now."""
         self._drop(conn, tables.__contains__)
         for pgt_id in [i for i in self._made if i not in tables]:
             del self._made[pgt_id]
             self._used.pop(pgt_id, None)
+            self._many.pop(pgt_id, None)
 
     def _drop(self, conn: psycopg.Connection, keep: Callable[[int], bool]) -> None:
         for name in drop_temporary(conn, TEMPORARY, keep):
@@ -75,6 +84,7 @@ class Scratch:
         """The session is gone, or was rolled back to before its tables were made."""
         self._made.clear()
         self._used.clear()
+        self._many.clear()
         self._dead.clear()
 
     def _empty(self, conn: psycopg.Connection, names: list[str]) -> None:
@@ -86,10 +96,12 @@ class Scratch:
         assert row is not None
         for name, deleted in zip(names, row, strict=True):
             self._dead[name] = self._dead.get(name, 0) + deleted
-        worn = [n for n in names if self._dead[n] > _TRUNCATE_AFTER]
-        if worn:
-            conn.execute(f"TRUNCATE {', '.join(worn)}".encode())
-            self._dead.update(dict.fromkeys(worn, 0))
+        self._truncate(conn, [n for n in names if self._dead[n] > _TRUNCATE_AFTER])
+
+    def _truncate(self, conn: psycopg.Connection, names: list[str]) -> None:
+        if names:
+            conn.execute(f"TRUNCATE {', '.join(names)}".encode())
+            self._dead.update(dict.fromkeys(names, 0))
 
 
 def _specs(stage: Stage, tables: StageTables) -> dict[str, TableSpec]:

@@ -7,6 +7,7 @@ a killed engine leaves nothing to clean up, and no other role can claim a databa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -29,9 +30,9 @@ SELECT a.pid, a.backend_start, a.usesysid, %s, %s, %s, clock_timestamp(), %s
 FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
 ON CONFLICT (singleton) DO UPDATE SET pid = excluded.pid, backend_start = excluded.backend_start, role = excluded.role,
     host = excluded.host, os_pid = excluded.os_pid, version = excluded.version, started_at = excluded.started_at,
-    spark_master = excluded.spark_master
+    spark_master = excluded.spark_master, writers = '{}'
 """
-REGISTER_WRITER = "UPDATE pgtrickle.pgt_engine SET refresh_pid = %s"
+REGISTER_WRITERS = "UPDATE pgtrickle.pgt_engine SET writers = %s"
 RELEASE = "DELETE FROM pgtrickle.pgt_engine WHERE pid = pg_backend_pid()"
 HOLDER = "SELECT pid, host, os_pid, version, started_at, spark_master FROM pgtrickle.pgt_engine"
 
@@ -48,9 +49,9 @@ def claim(conn: Connection, *, host: str, os_pid: int, version: str, spark_maste
     return True
 
 
-def register_writer(conn: Connection, pid: int) -> None:
-    """Say which session of the engine writes to stream tables: their guard lets it."""
-    conn.execute(REGISTER_WRITER, (pid,))
+def register_writers(conn: Connection, pids: Sequence[int]) -> None:
+    """Say which sessions of the engine write to stream tables: their guard lets them."""
+    conn.execute(REGISTER_WRITERS, (list(pids),))
 
 
 def release(conn: Connection) -> None:

@@ -8,13 +8,17 @@ or PANIC, which no statement can raise.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 ENDED = ("FATAL", "PANIC")
 TRANSIENT = ("08", "40", "53", "55", "57", "58")
 """Classes of SQLSTATE that speak of the moment, not of the statement."""
+TRIES = 100
+"""Against cancellations, which come every 50 ms."""
 
 
 def is_lost(*connections: psycopg.Connection[Any]) -> bool:
@@ -34,6 +38,23 @@ def ended(error: BaseException) -> bool:
 def is_about_the_moment(error: psycopg.Error) -> bool:
     """Whether the same statement may well succeed later: a lost connection, a lock, a cancellation, a full disk."""
     return ended(error) or (error.sqlstate or "")[:2] in TRANSIENT
+
+
+def insist(conn: psycopg.Connection[Any], work: Callable[[], object]) -> None:
+    """Do what must be done after a transaction, though somebody cancels whatever the session is at.
+
+    A cancellation may hit the ROLLBACK itself, which psycopg passes over: then the transaction is still open.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            if conn.info.transaction_status != TransactionStatus.IDLE:
+                conn.rollback()
+            work()
+        except psycopg.errors.QueryCanceled:
+            if not left:
+                raise
+        else:
+            return
 
 
 def first_line(error: BaseException) -> str:

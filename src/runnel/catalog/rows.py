@@ -43,6 +43,8 @@ class StreamTable:
     """What to do when a source no longer knows what changed since the frontier: 'fallback' or 'error'."""
     drift: str | None = None
     """What changed under the query; it is compiled anew before the next refresh."""
+    tested: bool = False
+    """Whether it has tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

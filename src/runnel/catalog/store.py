@@ -7,12 +7,12 @@ transaction. Statements are constants and values travel as parameters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg.rows import class_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from runnel.catalog.rows import (
@@ -34,18 +34,23 @@ _MOMENTS = ", ".join(
     f"CASE WHEN {name} BETWEEN '1970-01-02' AND '9999-01-01' THEN {name} END AS {name}"
     for name in ("data_timestamp", "last_refresh_at", "retry_at", "created_at", "updated_at")
 )
-SELECT_STREAM_TABLES = f"""
+_STREAM_TABLES = f"""
 SELECT
     pgt_id, pgt_relid, pgt_schema, pgt_name, owner, original_query, defining_query, schedule, refresh_mode,
     effective_mode, mode_reason, status, is_populated, needs_reinit, settings, frontier, version,
-    definition_version, uses_clock, consecutive_errors, last_error, ducklake_expired AS forgotten, drift, {_MOMENTS}
+    definition_version, uses_clock, consecutive_errors, last_error, ducklake_expired AS forgotten, drift, tested,
+    {_MOMENTS}
 FROM pgtrickle.pgt_stream_tables
-WHERE %(pgt_id)s::bigint IS NULL OR pgt_id = %(pgt_id)s
-ORDER BY pgt_id
-""".encode()  # noqa: S608  (made of the names above)
+"""  # noqa: S608  (made of the names above)
+SELECT_STREAM_TABLES = f"{_STREAM_TABLES} WHERE pgt_id = ANY(%s) ORDER BY pgt_id".encode()
 SELECT_DEPENDENCIES = """
 SELECT pgt_id, source_relid, source_type, source_name, columns_used, column_types, source_pgt_id
 FROM pgtrickle.pgt_dependencies ORDER BY pgt_id, source_relid
+"""
+SELECT_TRACKED = "SELECT source_relid FROM pgtrickle.pgt_change_tracking"
+SELECT_CATALOG = f"{_STREAM_TABLES} ORDER BY pgt_id; {SELECT_TRACKED}; {SELECT_DEPENDENCIES}".encode()
+SELECT_TABLES_READ = """
+SELECT DISTINCT source_pgt_id FROM pgtrickle.pgt_dependencies WHERE source_pgt_id = ANY(%s)
 """
 INSERT_STREAM_TABLE = """
 INSERT INTO pgtrickle.pgt_stream_tables (
@@ -106,6 +111,9 @@ OVERRIDING SYSTEM VALUE VALUES (
     %(timings)s, %(spark_jobs)s, %(rows_read)s, %(effort)s, %(work)s)
 RETURNING refresh_id
 """
+RECORD_AND_ADVANCE = (
+    f"WITH recorded AS ({INSERT_SUCCESS}) {ADVANCE} RETURNING (SELECT refresh_id FROM recorded)".encode()  # noqa: S608
+)
 ADD_PUBLICATION = """
 UPDATE pgtrickle.pgt_refresh_history h
 SET timings = coalesce(timings, '{}') || %(timings)s, reason = nullif(concat_ws('; ', reason, %(reason)s::text), ''),
@@ -144,8 +152,9 @@ WHERE old.refresh_id = h.refresh_id AND old.age > %s
 """
 DELETE_STREAM_TABLE = "DELETE FROM pgtrickle.pgt_stream_tables WHERE pgt_id = %s"
 BEAT = """
-INSERT INTO pgtrickle.pgt_heartbeat (seen_at, prepared_plans) VALUES (clock_timestamp(), %s)
-ON CONFLICT (singleton) DO UPDATE SET seen_at = excluded.seen_at, prepared_plans = excluded.prepared_plans
+INSERT INTO pgtrickle.pgt_heartbeat (seen_at, prepared_plans, pace) VALUES (clock_timestamp(), %s, %s)
+ON CONFLICT (singleton) DO UPDATE SET seen_at = excluded.seen_at, prepared_plans = excluded.prepared_plans,
+    pace = excluded.pace
 """
 SELECT_TRACKING = """
 SELECT source_relid, buffer, columns, relations, ancestors FROM pgtrickle.pgt_change_tracking
@@ -159,32 +168,46 @@ SETTLED = "SELECT pgtrickle._settled(%s::xid8)"
 # -- stream tables -------------------------------------------------------------------------------------------
 
 
-def load_stream_tables(conn: Connection) -> list[StreamTable]:
-    """All stream tables, oldest first."""
+def load_catalog(conn: Connection) -> tuple[list[StreamTable], frozenset[int], list[Dependency]]:
+    """All stream tables, oldest first, the captured tables by their oids, and every source of every stream table."""
+    # One round trip: this is read several times in every refresh.
+    cursor: psycopg.Cursor[Any] = conn.cursor(row_factory=class_row(StreamTable))
+    with cursor:
+        tables = cursor.execute(SELECT_CATALOG).fetchall()
+        cursor.row_factory = tuple_row
+        cursor.nextset()
+        tracked = frozenset(int(row[0]) for row in cursor)
+        cursor.nextset()
+        return tables, tracked, [_dependency(row) for row in cursor]
+
+
+def load_stream_tables(conn: Connection, tables: Sequence[int]) -> list[StreamTable]:
+    """These stream tables, oldest first."""
     with conn.cursor(row_factory=class_row(StreamTable)) as cur:
-        return cur.execute(SELECT_STREAM_TABLES, {"pgt_id": None}).fetchall()
+        return cur.execute(SELECT_STREAM_TABLES, (list(tables),)).fetchall()
 
 
 def load_stream_table(conn: Connection, pgt_id: int) -> StreamTable | None:
     """One stream table, or None when it was dropped."""
     with conn.cursor(row_factory=class_row(StreamTable)) as cur:
-        return cur.execute(SELECT_STREAM_TABLES, {"pgt_id": pgt_id}).fetchone()
+        return cur.execute(SELECT_STREAM_TABLES, ([pgt_id],)).fetchone()
 
 
-def load_dependencies(conn: Connection) -> list[Dependency]:
-    """Every source of every stream table."""
-    return [
-        Dependency(
-            pgt_id=row[0],
-            source_relid=row[1],
-            source_type=row[2],
-            source_name=row[3],
-            columns_used=tuple(row[4]),
-            column_types=tuple(row[5]),
-            source_pgt_id=row[6],
-        )
-        for row in conn.execute(SELECT_DEPENDENCIES)
-    ]
+def tables_read(conn: Connection, tables: Sequence[int]) -> set[int]:
+    """Those of these stream tables that another one reads."""
+    return {int(row[0]) for row in conn.execute(SELECT_TABLES_READ, (list(tables),))}
+
+
+def _dependency(row: Sequence[Any]) -> Dependency:
+    return Dependency(
+        pgt_id=row[0],
+        source_relid=row[1],
+        source_type=row[2],
+        source_name=row[3],
+        columns_used=tuple(row[4]),
+        column_types=tuple(row[5]),
+        source_pgt_id=row[6],
+    )
 
 
 def set_forgotten_policy(conn: Connection, pgt_id: int, policy: str) -> None:
@@ -278,9 +301,30 @@ def new_refresh_id(conn: Connection) -> int:
 
 def record_success(conn: Connection, pgt_id: int, refresh: Refresh, refresh_id: int | None = None) -> int:
     """Add a finished refresh to the history and return its id; `advance` resets the counters."""
+    return int(_first(conn.execute(INSERT_SUCCESS, _recorded(pgt_id, refresh, refresh_id)).fetchone()))
+
+
+def _recorded(pgt_id: int, refresh: Refresh, refresh_id: int | None) -> dict[str, Any]:
     json = {key: _jsonb(getattr(refresh, key)) for key in ("timings", "rows_read", "effort", "work")}
-    values = {**asdict(refresh), **json, "pgt_id": pgt_id, "refresh_id": refresh_id}
-    return int(_first(conn.execute(INSERT_SUCCESS, values).fetchone()))
+    # Not `asdict`, which copies what is inside, too.
+    plain = {each.name: getattr(refresh, each.name) for each in fields(refresh)}
+    return {**plain, **json, "pgt_id": pgt_id, "refresh_id": refresh_id}
+
+
+def record_and_advance(
+    conn: Connection,
+    pgt_id: int,
+    refresh: Refresh,
+    refresh_id: int | None,
+    frontier: Json,
+    version: int,
+    *,
+    rebuilt: bool,
+) -> int | None:
+    """`record_success` and `advance` in one round trip; the number of the refresh, if its table is still there."""
+    values = {**_recorded(pgt_id, refresh, refresh_id), "version": version, "rebuilt": rebuilt}
+    row = conn.execute(RECORD_AND_ADVANCE, {**values, "frontier": Jsonb(frontier)}).fetchone()
+    return None if row is None else int(row[0])
 
 
 def add_publication(
@@ -300,19 +344,19 @@ def record_failure(
     public: str | None = None,
     backoff: timedelta,
     suspend_after: int,
-) -> tuple[int, str]:
-    """Record a failed refresh and when to try again; returns failures in a row and the resulting status.
+) -> tuple[int, str, int | None]:
+    """Record a failed refresh and when to try again: failures in a row, the resulting status, and the refresh.
 
     `public` is what everybody may read in place of the error, which then only the owner's role sees.
     """
     values = {**asdict(refresh), "timings": _jsonb(refresh.timings), "pgt_id": pgt_id, "error": public or error}
     counted = conn.execute(COUNT_FAILURE, {**values, "backoff": backoff, "suspend_after": suspend_after}).fetchone()
     if counted is None:
-        return 0, "DROPPED"  # it was dropped while it failed: nobody to tell
+        return 0, "DROPPED", None  # it was dropped while it failed: nobody to tell
     refresh_id = _first(conn.execute(INSERT_FAILURE, values).fetchone())
     if public is not None:
         conn.execute(INSERT_ERROR_TEXT, (refresh_id, error))
-    return int(counted[0]), str(counted[1])
+    return int(counted[0]), str(counted[1]), int(refresh_id)
 
 
 def whole_error(conn: Connection, pgt_id: int) -> str | None:
@@ -326,9 +370,9 @@ def prune_history(conn: Connection, keep: int) -> int:
     return conn.execute(PRUNE_HISTORY, (keep,)).rowcount
 
 
-def beat(conn: Connection, prepared: PlansKept) -> None:
-    """Say that the engine's loop has come round, and how many plans it keeps."""
-    conn.execute(BEAT, (Jsonb(prepared.as_json()),))
+def beat(conn: Connection, prepared: PlansKept, pace: Mapping[str, float]) -> None:
+    """Say that the engine's loop has come round, how many plans it keeps, and whether it keeps up."""
+    conn.execute(BEAT, (Jsonb(prepared.as_json()), Jsonb(dict(pace))))
 
 
 # -- capture -------------------------------------------------------------------------------------------------
@@ -337,11 +381,6 @@ def beat(conn: Connection, prepared: PlansKept) -> None:
 def change_tracking(conn: Connection) -> dict[int, Tracking]:
     """How each captured source is captured, by its oid."""
     return {row[0]: _tracking(row) for row in conn.execute(SELECT_TRACKING)}
-
-
-def tracked_sources(conn: Connection) -> frozenset[int]:
-    """The sources that are captured now, by their oids."""
-    return frozenset(int(row[0]) for row in conn.execute("SELECT source_relid FROM pgtrickle.pgt_change_tracking"))
 
 
 def stay_awake(conn: Connection) -> None:

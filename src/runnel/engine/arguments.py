@@ -19,8 +19,10 @@ REQUIRED: Required = {
     "alter": ("alter_stream_table", ("name",)),
     "drop": ("drop_stream_table", ("name",)),
     "refresh": ("refresh_stream_table", ("name",)),
+    "cancel": ("cancel", ("name",)),
     "resume": ("resume_stream_table", ("name",)),
     "verify": ("verify_stream_table", ("name",)),
+    "set_tests": ("set_tests", ("name", "tests")),
     "explain": ("explain_stream_table", ("name",)),
     "validate": ("validate_query", ("query",)),
 }

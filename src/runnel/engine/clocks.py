@@ -36,7 +36,7 @@ class Clocks:
         for pgt_id, row in rows.items():
             known = self._clocks.get(pgt_id)
             if known is None:
-                known = self._clocks[pgt_id] = Clocked(self._schedule(row), row.uses_clock)
+                known = self._clocks[pgt_id] = Clocked(self._schedule(row), row.uses_clock, known_since=time.time())
                 if known.schedule.kind == "cron" and row.last_refresh_at:
                     # The filling of a new table, or a restart, does not count as a refresh; a fired cron does.
                     known.last_start = row.last_refresh_at.timestamp()
@@ -63,6 +63,11 @@ class Clocks:
         held = self._held.get(pgt_id)
         return due if due is None or held is None else max(due, held[0])
 
+    def late(self, pgt_id: int, graph: Graph, now: float) -> float | None:
+        """For how long a table has been due, or None if it is not."""
+        due = self.due(pgt_id, graph)
+        return None if due is None or due >= now else now - max(due, self._clocks[pgt_id].known_since)
+
     def broken(self, pgt_id: int) -> Exception | None:
         """Why a table's schedule cannot be followed, if so."""
         return self._broken.get(pgt_id)
@@ -70,8 +75,9 @@ class Clocks:
     def mark_dirty(self, tables: Iterable[int]) -> None:
         """Changes may be waiting for these."""
         for pgt_id in tables:
-            if pgt_id in self._clocks:
-                self._clocks[pgt_id].dirty = True
+            clock = self._clocks.get(pgt_id)
+            if clock is not None and not clock.dirty:
+                clock.dirty, clock.dirty_since = True, time.time()
 
     def mark_all_dirty(self) -> None:
         """Changes may have been missed."""

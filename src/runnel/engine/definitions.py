@@ -8,7 +8,7 @@ behind.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -18,7 +18,7 @@ from runnel.apply.ddl import index_result, look_away
 from runnel.apply.tables import typed
 from runnel.catalog.owner import PINNED_PATH, AsOwner, as_owner
 from runnel.errors import RunnelError, TransientError, UserError
-from runnel.model.names import Name, quote
+from runnel.model.names import UNDESCRIBED, Name, quote
 from runnel.refresh.maintained import Mode
 from runnel.refresh.rights import check_readable
 from runnel.schedule.spec import parse_schedule
@@ -27,8 +27,15 @@ from runnel.sql.compile import Compiled, compile_query
 from runnel.sql.describe import SESSION_SETTINGS, user_error
 
 LOCK_TIMEOUT = "10s"
+RELEASE_TIMEOUT = "200ms"
+UNUSED_CAPTURES = """
+SELECT t.source_relid::int8 FROM pgtrickle.pgt_change_tracking t
+WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = t.source_relid)
+   OR NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.source_relid)
+ORDER BY 1
+"""
 MODES = ("AUTO", "FULL", "DIFFERENTIAL")
-OWN_SCHEMAS = ("pgtrickle", "pgtrickle_changes", "pgtrickle_state", "pgtrickle_ext")
+OWN_SCHEMAS = ("pgtrickle", "pgtrickle_changes", "pgtrickle_state", "pgtrickle_ext", "pgtrickle_compat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +213,17 @@ def refuse_existing(conn: psycopg.Connection, name: Name) -> None:
 
 
 def install_capture(conn: psycopg.Connection, kinds: Kinds, compiled: Compiled, caller: Caller) -> None:
-    """Capture the columns the query uses, committed; waits for writers, but not for ever."""
+    """Capture the columns the query uses, committed; waits for writers, but not for ever.
+
+    One table at a time: whoever holds one lock only while it waits for another is no part of a deadlock.
+    """
     used = compiled.used
     _refuse_own_locks(conn, [u.relation.oid for u in used], caller)
     try:
-        with conn.transaction():
-            conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
-            capture_sources(kinds, conn, used, caller.role)
+        for each in used:
+            with conn.transaction():
+                conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
+                capture_sources(kinds, conn, [each], caller.role)
     except psycopg.errors.LockNotAvailable:
         raise TransientError(
             "capture could not be installed: a transaction is writing to a source table",
@@ -274,8 +285,8 @@ def create_result(conn: psycopg.Connection, definition: Definition) -> int:
         raise user_error(error) from None
     index_result(conn, name, columns)
     conn.execute(
-        psql.SQL("COMMENT ON TABLE {} IS 'stream table, maintained by Runnel; do not write to it'").format(
-            psql.Identifier(definition.name.schema, definition.name.name)
+        psql.SQL("COMMENT ON TABLE {} IS {}").format(
+            psql.Identifier(definition.name.schema, definition.name.name), psql.Literal(UNDESCRIBED)
         )
     )
     row = conn.execute("SELECT %s::regclass::oid::int8", (name,)).fetchone()
@@ -304,9 +315,21 @@ def drop_state(conn: psycopg.Connection, pgt_id: int) -> None:
         conn.execute(psql.SQL("DROP TABLE pgtrickle_state.{}").format(psql.Identifier(name)))
 
 
+def release_captures(conn: psycopg.Connection) -> None:
+    """Remove captures that no stream table needs any more, one table at a time; those in use are left for later.
+
+    Only while no definition is on its way (`runnel.engine.defining`): its sources seem to be needed by nobody.
+    A trigger is dropped under a lock that shuts out readers, and behind it everybody queues: so it is not waited for
+    long, and never while another table is held.
+    """
+    for (oid,) in conn.execute(UNUSED_CAPTURES).fetchall():
+        with suppress(psycopg.errors.LockNotAvailable), conn.transaction():
+            conn.execute(f"SET LOCAL lock_timeout = '{RELEASE_TIMEOUT}'".encode())
+            conn.execute("SELECT pgtrickle._capture_collect(ARRAY[%s::oid])", (oid,))
+
+
 def release_sources(conn: psycopg.Connection) -> None:
-    """Remove capture and change logs that no stream table needs any more."""
-    conn.execute("SELECT pgtrickle._capture_collect()")
+    """Remove change logs and state that no stream table needs any more; under the same condition."""
     logs = conn.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = 'pgtrickle_changes'::regnamespace AND relkind = 'r' "
         "AND relname ~ '^log_[0-9]+$' AND NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d "

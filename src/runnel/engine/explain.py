@@ -22,7 +22,7 @@ from runnel.sql.compile import Compiled, compile_query
 
 def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
     """The plan as a tree, the delta rule of each operator, what is dear, and what a refresh would read now."""
-    row = operations.known(name, caller)
+    row = operations.settled(name, caller)
     table = operations.registry.maintained(operations.conn, row.pgt_id)
     lines = [
         f"Stream table {table.name}",
@@ -33,7 +33,7 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
         lines.append(f"Why {row.effective_mode}: {row.mode_reason}")
     if row.effective_mode == "FULL" and written is not None and written.detail:
         lines += [f"  {line}" for line in written.detail.splitlines()]
-    error = operations.last_error(row, caller)
+    error = operations.access.last_error(row, caller)
     if error:
         lines.append(f"Last error: {error}")
     published = operations.refresher.sinks.describe(operations.conn, row.pgt_id)

@@ -1,8 +1,9 @@
 """Hear of changes without making writers pay for it.
 
 NOTIFY makes concurrent commits queue. So writers notify only while the engine sleeps: as long as changes keep coming
-the gate is open, writers stay silent, and the engine looks by itself, ten times a second, with one query over all
-buffers. When it has been quiet for a while the gate closes again, and an idle system costs nothing.
+the gate is open, writers stay silent, and the engine looks by itself, ten times a second or more, with one query over
+all buffers: as often as it costs a twentieth of a core. When it has been quiet for a while the gate closes again, and
+an idle system costs nothing.
 
 A writer that saw the gate open may still be running when it closes; the engine goes on looking until every
 such transaction has ended.
@@ -22,6 +23,9 @@ import psycopg
 from runnel.catalog import store
 
 LOOK_SECONDS = 0.1
+LOOK_LEAST_SECONDS = 0.03
+LOOK_SHARE = 20
+"""A look pauses for so many times as long as it took, within these bounds."""
 SETTLE_SECONDS = 0.5
 QUIET_SECONDS = 3.0
 
@@ -65,19 +69,24 @@ class WakeGate:
         """The captured tables that changed since the last look, if one is due."""
         if not self._looking or time.time() < self._next_look:
             return []
+        began = time.time()
         settled = self._closing is not None and store.settled(self.conn, self._closing)
         try:
             changed = self._look(sources)
         except psycopg.errors.UndefinedTable:
             # A source was dropped a moment ago, its buffer with it: whoever reads it will know, the others go on.
             changed = self._look(self._present(sources))
+        except psycopg.errors.LockNotAvailable:
+            changed = self._look_past_locks(sources)
         if changed:
             self.open()
         elif settled:
             self._looking, self._closing = False, None
         elif self._closing is None and time.time() - self._quiet_since > QUIET_SECONDS:
             self._closing = store.doze(self.conn)
-        self._next_look = time.time() + (LOOK_SECONDS if self._closing is None else SETTLE_SECONDS)
+        now = time.time()
+        pause = min(LOOK_SECONDS, max(LOOK_LEAST_SECONDS, LOOK_SHARE * (now - began)))
+        self._next_look = now + (pause if self._closing is None else SETTLE_SECONDS)
         return changed
 
     def _look(self, sources: Collection[int]) -> list[int]:
@@ -93,6 +102,16 @@ class WakeGate:
         assert row is not None
         self._seen = row[0]
         return list(row[1] or ())
+
+    def _look_past_locks(self, sources: Collection[int]) -> list[int]:
+        """DDL on a source keeps its buffer locked: it counts as changed, and the others are looked at."""
+        rows = self.conn.execute(
+            "SELECT o FROM unnest(%s::int8[]) o JOIN pg_locks l ON l.relation = "
+            "to_regclass('pgtrickle_changes.changes_' || o) AND l.mode = 'AccessExclusiveLock'",
+            (sorted(sources),),
+        )
+        locked = {int(row[0]) for row in rows}
+        return [*locked, *self._look(set(self._present(sources)) - locked)]
 
     def _present(self, sources: Collection[int]) -> list[int]:
         rows = self.conn.execute(

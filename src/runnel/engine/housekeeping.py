@@ -15,7 +15,8 @@ import psycopg
 
 from runnel.catalog import store
 from runnel.catalog.lost import first_line, is_lost
-from runnel.engine.definitions import release_sources
+from runnel.catalog.requests import prune_requests
+from runnel.engine.around import Around
 from runnel.engine.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -50,18 +51,21 @@ class Housekeeping:
         else:
             self._troubles.pop(name, None)
 
-    def prune(self, conn: psycopg.Connection[Any], registry: Registry) -> None:
+    def prune(self, conn: psycopg.Connection[Any], registry: Registry, around: Around) -> None:
         """Change buffers, change logs and history, as far as nobody needs them any more."""
         with self.step("change buffers", conn):
             conn.execute("SELECT pgtrickle._capture_cleanup()")
         with self.step("sources", conn):
-            release_sources(conn)
+            around.defining.release_sources(conn)
         for pgt_id in {u for reads in registry.graph.values() for u in reads}:
-            if pgt_id in registry.rows:
+            # Who is about to read it may stand at an older version than all who do.
+            if pgt_id in registry.rows and not around.reservations.must_log(pgt_id):
                 with self.step(f"change log {pgt_id}", conn):
                     conn.execute(PRUNE_LOG.format(log=f"log_{pgt_id}").encode(), {"upstream": str(pgt_id)})
         with self.step("history", conn):
             store.prune_history(conn, HISTORY_KEPT)
+        with self.step("requests", conn):
+            prune_requests(conn)
 
 
 def repair_capture(conn: psycopg.Connection[Any], registry: Registry) -> set[int]:

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from runnel.apply.ddl import look_away
 from runnel.catalog import store
-from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import StreamTable
 from runnel.engine import definitions as defs
+from runnel.engine.access import Access
 from runnel.engine.arguments import FORGOTTEN, check_options
-from runnel.engine.drift import record_objects
-from runnel.engine.masking import masked
-from runnel.engine.records import dependencies, role_oid, stored_definition
+from runnel.engine.around import Around
+from runnel.engine.creation import Creation
+from runnel.engine.drift import notice
+from runnel.engine.job import Job
 from runnel.engine.redefine import Redefiner, as_user_error
 from runnel.engine.refreshes import Refresher
 from runnel.engine.registry import Registry, role_name
-from runnel.errors import RunnelError, UserError
+from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.ports.sink import Publication
 from runnel.refresh.unit import RefreshFailed
 from runnel.schedule.dag import descendants
 from runnel.schedule.spec import parse_schedule
 from runnel.sinks.registry import Sinks
-from runnel.sql.describe import user_error
+
+CANCEL_SECONDS = 30.0
+"""How long a call that cancels waits for the end of what it has cancelled."""
 
 
 @dataclass
@@ -38,11 +42,65 @@ class Operations:
     registry: Registry
     refresher: Refresher
     wake: Callable[[int], None]
+    around: Around
 
     @property
     def redefiner(self) -> Redefiner:
         """What changes definitions."""
-        return Redefiner(self.conn, self.registry, self.refresher)
+        return Redefiner(self.conn, self.registry, self.refresher, self.around)
+
+    @property
+    def creation(self) -> Creation:
+        """What makes and removes stream tables."""
+        return Creation(self.conn, self.registry, self.refresher, self.around, self.wake)
+
+    @property
+    def access(self) -> Access:
+        """What callers may do."""
+        return Access(self.conn, self.registry)
+
+    @property
+    def job(self) -> Job:
+        """What this is done for."""
+        return self.refresher.job
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Put this around what may be stopped at any point."""
+        with self.job.interruptible(self.conn):
+            yield
+
+    @contextmanager
+    def holding(
+        self, text: str, caller: defs.Caller, tables: Callable[[StreamTable], set[int]]
+    ) -> Iterator[StreamTable]:
+        """A stream table by name, while nobody else works on these; looked up again when that is so."""
+        found: list[StreamTable] = []
+
+        def wanted() -> set[int]:
+            found.append(self.access.known(text, caller))
+            self.job.subject = f"{found[-1].pgt_schema}.{found[-1].pgt_name}"
+            return tables(found[-1])
+
+        with self.stoppable():
+            waiting = self.around.reservations.holding(self.job, wanted)
+            waiting.__enter__()
+        try:
+            yield found[-1]
+        finally:
+            waiting.__exit__(None, None, None)
+
+    def with_readers(self, row: StreamTable) -> set[int]:
+        """A stream table and all that read it: who changes its definition needs them all."""
+        return {row.pgt_id, *descendants(self.registry.graph, row.pgt_id)}
+
+    def with_sources(self, row: StreamTable) -> set[int]:
+        """A stream table with all that it reads, and the readers of those that must be compiled anew."""
+        found = set(self.refresher.closure(row.pgt_id))
+        for pgt_id in list(found):
+            if self.registry.rows[pgt_id].drift is not None:
+                found |= self.with_readers(self.registry.rows[pgt_id])
+        return found
 
     @property
     def sinks(self) -> Sinks:
@@ -56,67 +114,38 @@ class Operations:
         check_options(args)
         defs.require_creator(self.conn, caller)
         name = defs.resolve_name(self.conn, args["name"], caller)
-        defs.refuse_existing(self.conn, name)
-        definition = defs.define(
-            self.conn,
-            name,
-            args["query"],
-            args.get("schedule") or "calculated",
-            args.get("refresh_mode") or "AUTO",
-            caller,
-            self.registry.kinds,
-        )
-        wish = self.sinks.wish(self.conn, args, None, name, caller.role)
-        defs.install_capture(self.conn, self.registry.kinds, definition.compiled, caller)
-        pgt_id: int | None = None
-        try:
-            with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
-                relid = defs.create_result(self.conn, definition)
-                pgt_id = store.insert_stream_table(
-                    self.conn,
-                    relid=relid,
-                    schema=name.schema,
-                    name=name.name,
-                    owner=role_oid(self.conn, caller.role),
-                    definition=stored_definition(definition),
-                )
-                store.replace_dependencies(self.conn, pgt_id, dependencies(pgt_id, definition))
-                record_objects(self.conn, pgt_id, definition.compiled.description)
-                if args.get(FORGOTTEN):
-                    store.set_forgotten_policy(self.conn, pgt_id, str(args[FORGOTTEN]).lower())
-                publication.put(pgt_id, wish)
-                publication.before_commit()
-            self.registry.reload(self.conn)
-            if args.get("initialize", True) is not False:
-                self.refresher.refresh_unit([pgt_id], "INITIAL")
-        except BaseException as error:
-            self._undo_create(pgt_id, name)
-            if isinstance(error, RefreshFailed):
-                raise as_user_error(name, error.cause) from error.cause
-            raise
-        self.registry.reload(self.conn)
-        self.wake(pgt_id)
+        with self._named(name):
+            self.creation.create(name, args, caller)
 
-    def _undo_create(self, pgt_id: int | None, name: Name) -> None:
-        with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
-            if pgt_id is not None:
-                self._remove(publication, pgt_id, name, cascade=False)
-            defs.release_sources(self.conn)
-            publication.before_commit()
-        self.registry.reload(self.conn)
+    @contextmanager
+    def _named(self, name: Name) -> Iterator[None]:
+        """Nobody else makes a stream table of that name meanwhile."""
+        self.job.subject = str(name)
+        with self.stoppable():
+            waiting = self.around.reservations.holding(self.job, lambda: {*self.job.held, str(name)})
+            waiting.__enter__()
+        try:
+            yield
+        finally:
+            waiting.__exit__(None, None, None)
 
     def create_if_not_exists(self, args: Mapping[str, Any], caller: defs.Caller) -> bool:
         """Create a stream table unless there is one of that name; whether it was created."""
         name = defs.resolve_name(self.conn, args["name"], caller)
-        self.registry.reload(self.conn)
-        if self.registry.find(name) is not None:
-            return False
-        self.create(args, caller)
+        with self._named(name):
+            self.registry.reload(self.conn)
+            if self.registry.find(name) is not None:
+                return False
+            self.create(args, caller)
         return True
 
     def create_or_replace(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Create, or bring an existing stream table to this definition; nothing when it is the same."""
         name = defs.resolve_name(self.conn, args["name"], caller)
+        with self._named(name):
+            self._create_or_replace(name, args, caller)
+
+    def _create_or_replace(self, name: Name, args: Mapping[str, Any], caller: defs.Caller) -> None:
         self.registry.reload(self.conn)
         row = self.registry.find(name)
         if row is None:
@@ -151,7 +180,11 @@ class Operations:
     def alter(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Change query, schedule, refresh mode, sink or status."""
         check_options(args)
-        row = self._owned(args["name"], caller)
+        self.access.owned(args["name"], caller)
+        with self.holding(args["name"], caller, self.with_readers):
+            self._alter(self.access.owned(args["name"], caller), args, caller)
+
+    def _alter(self, row: StreamTable, args: Mapping[str, Any], caller: defs.Caller) -> None:
         status = (args.get("status") or "").upper()
         if status not in ("", "ACTIVE", "SUSPENDED", "PAUSED"):
             raise UserError(f"invalid status {args['status']!r}", hint="Use 'ACTIVE' or 'SUSPENDED'.", sqlstate="22023")
@@ -173,8 +206,13 @@ class Operations:
         if status:
             with self.conn.transaction():
                 store.set_status(self.conn, row.pgt_id, "ACTIVE" if status == "ACTIVE" else "SUSPENDED")
+        self._finish_change(row)
+
+    def _finish_change(self, row: StreamTable) -> None:
+        self.around.defining.changed()
         self.registry.reload(self.conn)
-        self.redefiner.follow()
+        self.redefiner.follow(self.job.held)
+        self.around.defining.release_sources(self.conn)
         self.wake(row.pgt_id)
 
     def _set_forgotten_policy(self, row: StreamTable, policy: str) -> None:
@@ -224,55 +262,45 @@ class Operations:
     # -- drop ----------------------------------------------------------------------------------------------
 
     def drop(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
-        """Remove a stream table and whatever only it needed."""
-        row = self._owned(args["name"], caller)
-        readers = [r for r in descendants(self.registry.graph, row.pgt_id)]
-        cascade = bool(args.get("cascade"))
-        if readers and not cascade:
-            first = self.registry.rows[readers[0]]
-            reader = f"{first.pgt_schema}.{first.pgt_name}"
-            raise UserError(
-                f"stream table {row.pgt_schema}.{row.pgt_name} is read by stream table {reader}",
-                hint="Drop the reader first, or pass cascade => true.",
-                sqlstate="2BP01",
-            )
-        try:
-            with self.sinks.taking_part(self.conn) as publication, self.conn.transaction():
-                self.conn.execute(f"SET LOCAL lock_timeout = '{defs.LOCK_TIMEOUT}'".encode())
-                for pgt_id in [*reversed(readers), row.pgt_id]:
-                    victim = self.registry.rows[pgt_id]
-                    self._remove(publication, pgt_id, Name(victim.pgt_schema, victim.pgt_name), cascade=cascade)
-                defs.release_sources(self.conn)
-                publication.before_commit()
-        except psycopg.Error as error:
-            if is_lost(self.conn):
-                raise
-            raise user_error(error) from None
-        self.registry.reload(self.conn)
-        self.refresher.drop_leftovers()
-
-    def _remove(self, publication: Publication, pgt_id: int, name: Name, *, cascade: bool) -> None:
-        look_away(self.conn)
-        publication.drop(pgt_id, f"stream table {name.name} was dropped")
-        store.delete_stream_table(self.conn, pgt_id)
-        defs.drop_state(self.conn, pgt_id)
-        self.conn.execute(f"DROP TABLE IF EXISTS {name.sql()}{' CASCADE' if cascade else ''}".encode())
-        self.registry.forget(pgt_id)
+        """Remove a stream table and whatever only it needed; work on it is stopped."""
+        row = self.access.owned(args["name"], caller)
+        self.around.stop_work_on(row.pgt_id, f"stream table {row.pgt_schema}.{row.pgt_name} is being dropped")
+        with self.holding(args["name"], caller, self.with_readers) as found:
+            self.creation.drop(found, cascade=bool(args.get("cascade")))
 
     # -- the rest ------------------------------------------------------------------------------------------
 
     def refresh(self, args: Mapping[str, Any], caller: defs.Caller) -> dict[str, Any]:
         """Bring a stream table, and what it reads, up to date now."""
-        self.redefiner.follow(look=True)
-        row = self.known(args["name"], caller)
-        self._refuse_suspended(row, caller)
-        self._refuse_unseen_writes(row, caller)
+        notice(self.conn)
+        with self.holding(args["name"], caller, self.with_sources) as row:
+            return self._refresh(self._followed(row), caller)
+
+    def _followed(self, row: StreamTable) -> StreamTable:
+        """A stream table that is held, when whatever changed under it has been followed."""
+        self.redefiner.follow(self.job.held)
+        return self.registry.rows[row.pgt_id]
+
+    def settled(self, text: str, caller: defs.Caller) -> StreamTable:
+        """A stream table by name, when what changed under it has been followed."""
+        row = self.access.known(text, caller)
+        if row.drift is None or row.status not in ("ACTIVE", "INITIALIZING"):
+            return row
+        with self.holding(text, caller, self.with_sources) as found:
+            return self._followed(found)
+
+    def _refresh(self, row: StreamTable, caller: defs.Caller) -> dict[str, Any]:
+        self.access.refuse_suspended(row, caller)
+        self.access.refuse_unseen_writes(row, self.refresher.closure(row.pgt_id), caller)
+        idle = False
         try:
             outcomes = self.refresher.refresh_unit(self.refresher.closure(row.pgt_id), "MANUAL")
+            idle = all(outcome.settled for outcome in outcomes)
         except RefreshFailed as failure:
-            raise self._told(row, failure, caller) from failure.cause
+            raise self.access.told(row, failure, caller) from failure.cause
         finally:
-            self.registry.reload(self.conn)
+            if not idle:
+                self.registry.reload(self.conn)
         own = next(o for o in outcomes if o.table.id == row.pgt_id)
         return {
             "action": own.action,
@@ -284,10 +312,13 @@ class Operations:
 
     def verify(self, args: Mapping[str, Any], caller: defs.Caller) -> dict[str, Any]:
         """Refresh to one snapshot and compare with the query in it."""
-        self.redefiner.follow(look=True)
-        row = self.known(args["name"], caller)
-        self._refuse_suspended(row, caller)
-        self._refuse_unseen_writes(row, caller)
+        notice(self.conn)
+        with self.holding(args["name"], caller, self.with_sources) as row:
+            return self._verify(self._followed(row), caller)
+
+    def _verify(self, row: StreamTable, caller: defs.Caller) -> dict[str, Any]:
+        self.access.refuse_suspended(row, caller)
+        self.access.refuse_unseen_writes(row, self.refresher.closure(row.pgt_id), caller)
         allowed = self.conn.execute(
             "SELECT has_table_privilege(%s, %s::oid, 'SELECT')", (caller.role, row.pgt_relid)
         ).fetchone()
@@ -296,16 +327,43 @@ class Operations:
         try:
             _, rows, count = self.refresher.verify(row.pgt_id, self.refresher.closure(row.pgt_id))
         except RefreshFailed as failure:
-            raise self._told(row, failure, caller) from failure.cause
+            raise self.access.told(row, failure, caller) from failure.cause
         finally:
             self.registry.reload(self.conn)
         missing = [text for text, weight in rows for _ in range(weight)]
         unexpected = [text for text, weight in rows for _ in range(-weight)]
         return {"ok": not rows, "missing": missing, "unexpected": unexpected, "counts": {"rows": count}}
 
+    def cancel(self, args: Mapping[str, Any], caller: defs.Caller) -> bool:
+        """Stop whatever is done to a stream table; whether there was anything. Returns when it has ended."""
+        name = defs.resolve_name(self.conn, args["name"], caller)
+        self.registry.reload(self.conn)
+        row = self.registry.find(name)
+        work = [job for job in self.around.jobs() if job is not self.job and job.what != "cancel"]
+        if row is not None:
+            row = self.access.owned(args["name"], caller)
+            work = [job for job in work if row.pgt_id in job.held or job.subject == str(name)]
+        else:
+            # It is about to be created, by somebody who may be nobody else.
+            work = [job for job in work if job.subject == str(name) and self.access.may_act_as(job.role, caller)]
+            if not work:
+                raise defs.not_found(name)
+        for job in work:
+            job.meant = row.pgt_id if row is not None else None
+            job.stop(f'work on stream table "{name}" was cancelled by {caller.role}')
+        self.around.stir()
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while any(job in self.around.jobs() for job in work) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return bool(work)
+
     def resume(self, args: Mapping[str, Any], caller: defs.Caller) -> None:
         """Let a suspended stream table go on."""
-        row = self._owned(args["name"], caller)
+        self.access.owned(args["name"], caller)
+        with self.holding(args["name"], caller, self.with_readers) as row:
+            self._resume(row)
+
+    def _resume(self, row: StreamTable) -> None:
         if row.status not in ("SUSPENDED", "ERROR"):
             raise UserError(
                 f"stream table {row.pgt_schema}.{row.pgt_name} is not suspended (it is {row.status})",
@@ -318,61 +376,4 @@ class Operations:
             with self.conn.transaction():
                 store.set_status(self.conn, row.pgt_id, "ACTIVE")
         self.registry.forget(row.pgt_id)
-        self.registry.reload(self.conn)
-        self.redefiner.follow()
-        self.wake(row.pgt_id)
-
-    # -- names and rights ----------------------------------------------------------------------------------
-
-    def known(self, text: str, caller: defs.Caller) -> StreamTable:
-        """A stream table by the name its caller gives it."""
-        self.registry.reload(self.conn)
-        name = defs.resolve_name(self.conn, text, caller)
-        row = self.registry.find(name)
-        if row is None and "." not in text:
-            same = [r for r in self.registry.rows.values() if r.pgt_name == name.name]
-            row = same[0] if len(same) == 1 else None
-        if row is None:
-            raise defs.not_found(name)
-        return row
-
-    def _owned(self, text: str, caller: defs.Caller) -> StreamTable:
-        row = self.known(text, caller)
-        if not self._acts_as_owner(row, caller):
-            raise UserError(f"must be owner of stream table {row.pgt_schema}.{row.pgt_name}", sqlstate="42501")
-        return row
-
-    def _refuse_unseen_writes(self, row: StreamTable, caller: defs.Caller) -> None:
-        sources = {oid for member in self.refresher.closure(row.pgt_id) for oid in self.registry.relations_read[member]}
-        defs.refuse_unseen_writes(self.conn, Name(row.pgt_schema, row.pgt_name), sorted(sources), caller)
-
-    def _acts_as_owner(self, row: StreamTable, caller: defs.Caller) -> bool:
-        allowed = self.conn.execute("SELECT pg_has_role(%s, %s::oid, 'MEMBER')", (caller.role, row.owner)).fetchone()
-        return bool(allowed and allowed[0])
-
-    def last_error(self, row: StreamTable, caller: defs.Caller) -> str | None:
-        """The last error, as far as the caller may read it."""
-        return store.whole_error(self.conn, row.pgt_id) if self._acts_as_owner(row, caller) else row.last_error
-
-    def _told(self, row: StreamTable, failure: RefreshFailed, caller: defs.Caller) -> RunnelError:
-        """Why a refresh failed, as far as the caller may know: it may be a table of others that this one reads."""
-        failed = self.registry.rows.get(failure.table, row)
-        cause = failure.cause if self._acts_as_owner(failed, caller) else masked(failure.cause)
-        return as_user_error(Name(row.pgt_schema, row.pgt_name), cause)
-
-    def _refuse_suspended(self, row: StreamTable, caller: defs.Caller) -> None:
-        name = f"{row.pgt_schema}.{row.pgt_name}"
-        if row.status == "SUSPENDED":
-            raise UserError(
-                f"stream table {name} is suspended",
-                hint=f"Run pgtrickle.resume_stream_table('{name}') first.",
-                detail=self.last_error(row, caller),
-                sqlstate="55000",
-            )
-        if row.status == "ERROR":
-            raise UserError(
-                f"stream table {name} is in ERROR: {self.last_error(row, caller)}",
-                hint="Undo what broke it and run pgtrickle.resume_stream_table, change its query with "
-                "pgtrickle.alter_stream_table, or drop it.",
-                sqlstate="55000",
-            )
+        self._finish_change(row)

@@ -7,7 +7,7 @@ tables, the same columns, whatever was added to them or stands earlier on the se
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +18,14 @@ from runnel.catalog import store
 from runnel.catalog.lost import is_lost
 from runnel.catalog.rows import StreamTable
 from runnel.engine import definitions as defs
-from runnel.engine.drift import notice, record_objects, renamed_sources
+from runnel.engine.around import Around
+from runnel.engine.drift import record_objects, renamed_sources
+from runnel.engine.job import Subject
 from runnel.engine.records import dependencies, stored_definition
 from runnel.engine.refreshes import Refresher, describe_failure
 from runnel.engine.registry import Registry, role_name
 from runnel.engine.reshape import reshape_result
-from runnel.errors import RunnelError, TransientError, UserError
+from runnel.errors import Cancelled, RunnelError, TransientError, UserError
 from runnel.model.names import Name
 from runnel.ports.sink import Publication
 from runnel.refresh.unit import RefreshFailed
@@ -58,6 +60,7 @@ class Redefiner:
     conn: psycopg.Connection[Any]
     registry: Registry
     refresher: Refresher
+    around: Around
 
     def put(
         self,
@@ -68,8 +71,20 @@ class Redefiner:
     ) -> None:
         """Replace a definition and rebuild the table, in one transaction."""
         self._refuse_cycle(row.pgt_id, definition)
-        defs.install_capture(self.conn, self.registry.kinds, definition.compiled, owner)
+        job = self.refresher.job
+        upstream = {r.origin.upstream for r in definition.compiled.relations if r.origin.upstream is not None}
+        with self.around.defining.under_way():
+            with self.around.defining.alone(job):
+                defs.install_capture(self.conn, self.registry.kinds, definition.compiled, owner)
+            with self.around.reservations.logging(job, upstream):
+                self._put(row, definition, change_sink)
 
+    def _put(
+        self,
+        row: StreamTable,
+        definition: defs.Definition,
+        change_sink: Callable[[Publication], None] | None,
+    ) -> None:
         def change(publication: Publication) -> None:
             self._lock_sources(definition)
             if change_sink is not None:
@@ -93,10 +108,9 @@ class Redefiner:
             raise as_user_error(definition.name, failure.cause) from failure.cause
         finally:
             self.registry.forget(row.pgt_id)
-            with self.conn.transaction():
-                defs.release_sources(self.conn)
             self.registry.reload(self.conn)
             self.refresher.drop_leftovers(row.pgt_id)
+            self.around.tidy_others(row.pgt_id)
 
     def _lock_sources(self, definition: defs.Definition) -> None:
         """The tables before the catalog's rows, as DDL does: it holds the table when it marks who reads it."""
@@ -143,21 +157,20 @@ class Redefiner:
             self.registry.kinds,
         )  # fmt: skip
 
-    def follow(self, *, look: bool = False) -> None:
-        """Compile anew whatever rests on something that changed, upstream first; what no longer works goes to ERROR.
+    def follow(self, tables: Collection[Subject]) -> None:
+        """Compile those anew that rest on something that changed, upstream first; what no longer works goes to ERROR.
 
-        `look`: ask the catalog first, instead of waiting for an event trigger or the next look.
+        The caller holds them, and whatever reads them.
         """
-        if look:
-            notice(self.conn)
-            self.registry.reload(self.conn)
-        for pgt_id in ordered(self.registry.graph):
+        for pgt_id in [i for i in ordered(self.registry.graph) if i in tables]:
             row = self.registry.rows.get(pgt_id)
             if row is None or row.drift is None or row.status not in ("ACTIVE", "INITIALIZING"):
                 continue
             names = renamed_sources(self.conn, pgt_id)
             try:
                 self.recompile(row)
+            except Cancelled:
+                raise
             except TransientError as error:
                 log.info("%s.%s is compiled anew later: %s", row.pgt_schema, row.pgt_name, error)
             except (RunnelError, psycopg.Error) as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -15,13 +15,16 @@ import psycopg
 from runnel.apply.output import OutputDrift
 from runnel.catalog import store
 from runnel.catalog.lost import ended, is_lost
+from runnel.catalog.masking import condition, public_message
 from runnel.catalog.rows import Refresh, StreamTable
 from runnel.dsn import without_secrets
 from runnel.engine.advice import missing_grant
-from runnel.engine.masking import condition, public_message
+from runnel.engine.drift import notice
+from runnel.engine.job import Job
 from runnel.engine.registry import Registry, position, ready
-from runnel.errors import SchemaDriftError, TransientError
+from runnel.errors import Cancelled, SchemaDriftError, TransientError
 from runnel.explain.evaluators import StageForecast
+from runnel.model.about import about
 from runnel.ports.sink import Conflict, Publication, Result
 from runnel.ports.source import Pending
 from runnel.refresh.forecast import forecast
@@ -43,11 +46,20 @@ LONGEST_WAIT = 30.0
 """Between two tries while nothing is wrong but the world around: a store that is down, another server that is busy."""
 CONFLICTS = 10
 """Tries in a row against other writers."""
+UNKNOWN = -2
+"""A count of changes that no engine has: what a registry knows is not what the catalog says."""
+OVERTAKEN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+"""Somebody else has changed a row of the catalog meanwhile, or waited for us as we for them."""
 
 RECENT = """
 SELECT action, coalesce(changes_read, 0), (extract(epoch FROM end_time - start_time) * 1000)::float8
 FROM pgtrickle.pgt_refresh_history WHERE pgt_id = %s AND status = 'COMPLETED' ORDER BY refresh_id DESC LIMIT 20
 """
+CHECK_SOURCES = "SELECT pgt_id, problem FROM pgtrickle._check_sources_of(%s) LIMIT 1"
+
+
+class Drifted(Cancelled):
+    """What a definition rests on has changed: it is compiled anew before the table is refreshed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,12 @@ class Refresher:
     place: Workplace
     registry: Registry
     on_event: Callable[[str], None]
+    on_refreshed: Callable[[Sequence[Outcome]], None]
+    """Called when a transaction is committed."""
+    structure: Callable[[], int] = lambda: -1
+    """Counts the changes of definitions that the engine has made or heard of."""
+    job: Job = field(default_factory=lambda: Job("call", "work"))
+    """What it is at."""
 
     @property
     def conn(self) -> psycopg.Connection:
@@ -91,7 +109,7 @@ class Refresher:
             try:
                 return self._transaction(waiting, initiated_by, started, force_full)
             except RefreshFailed as failure:
-                if isinstance(failure.cause, Conflict) and conflicts < CONFLICTS:
+                if isinstance(failure.cause, (Conflict, *OVERTAKEN)) and conflicts < CONFLICTS:
                     # Another writer was faster: the same work again, on what it left.
                     conflicts += 1
                     time.sleep(random.uniform(0, 0.02 * conflicts))  # noqa: S311  (they should not meet again)
@@ -100,12 +118,41 @@ class Refresher:
                     # A value that is gone, or never reaches the result, may have hurt the delta. The whole query knows.
                     force_full = f"the delta failed: {condition(failure.cause.sqlstate)}"
                     continue
+                if isinstance(failure.cause, Drifted):
+                    raise
+                unfit = initiated_by == "SCHEDULER" and isinstance(failure.cause, SchemaDriftError)
+                if unfit and self._has_drifted(failure.table):
+                    # Whoever compiles it anew knows better what has changed, and may well be able to.
+                    raise RefreshFailed(failure.table, Drifted("it is compiled anew first")) from failure
+                if isinstance(failure.cause, Cancelled) and (initiated_by != "SCHEDULER" or self.job.ending):
+                    raise
                 self._record_failure(failure, initiated_by, started)
                 if initiated_by != "SCHEDULER":
                     raise
+                if isinstance(failure.cause, Cancelled):
+                    return []
                 gone = {failure.table} | descendants(self.registry.graph, failure.table)
                 waiting = [m for m in waiting if m not in gone]
         return []
+
+    def refresh_together(self, members: Sequence[int]) -> list[Outcome]:
+        """Refresh small tables that have nothing to do with each other in one transaction.
+
+        Those that are too large for that are left out. When one fails nothing has happened, and nobody is blamed.
+        """
+        waiting = [m for m in members if ready(self.registry.graph, self.registry.rows, m)]
+        started = time.time()
+        if not waiting:
+            return []
+        try:
+            return self._transaction(waiting, "SCHEDULER", started, None, together=True)
+        except RefreshFailed as failure:
+            meant = self.job.meant
+            if isinstance(failure.cause, Cancelled) and meant in waiting and not self.job.ending:
+                self._record_failure(RefreshFailed(meant, failure.cause), "SCHEDULER", started)
+            else:
+                log.debug("refreshed alone: %s", describe_failure(failure.cause))
+            return []
 
     def fail(self, pgt_id: int, error: Exception) -> None:
         """Record what keeps a stream table from being refreshed at all."""
@@ -151,22 +198,46 @@ class Refresher:
         force_full: str | None,
         before: Callable[[Publication], None] | None = None,
         after: Callable[[TableRefresh], None] | None = None,
+        *,
+        together: bool = False,
     ) -> list[Outcome]:
+        if before is not None:
+            self.registry.changes = UNKNOWN
         order = Order(
-            members, lambda: self._load(members, force_full), self._versions, initiated_by, started, before, after
+            members,
+            lambda: self._load(members, force_full, by_schedule=initiated_by == "SCHEDULER"),
+            self._versions,
+            initiated_by,
+            started,
+            before,
+            after,
+            together,
         )
-        outcomes = refresh_unit(self.place, order, self.registry.kinds_read(members))
+        with self.job.interruptible(self.conn):
+            outcomes = refresh_unit(self.place, order, self.registry.kinds_read(members))
+        self.on_refreshed(outcomes)
         self._report(outcomes)
         return outcomes
 
     def _versions(self) -> dict[int, int]:
         return {i: row.version for i, row in self.registry.rows.items()}
 
-    def _load(self, members: Sequence[int], force_full: str | None) -> list[Member]:
+    def _load(self, members: Sequence[int], force_full: str | None, *, by_schedule: bool = False) -> list[Member]:
         """The members of a unit as the catalog has them now."""
-        self.registry.reload(self.conn)
+        self.reload(members)
+        for member in members if by_schedule else ():
+            # A rebuild under the old definition would count as having followed the change.
+            if self.registry.rows[member].drift is not None:
+                raise RefreshFailed(member, Drifted("it is compiled anew first"))
         self._check_sources(members)
         return [self._member(member, force_full) for member in members]
+
+    def reload(self, members: Collection[int]) -> None:
+        """What the catalog says of these; everything, if definitions have changed since it was last read."""
+        structure = self.structure()
+        if structure < 0 or structure != self.registry.changes or not self.registry.reload_only(self.conn, members):
+            self.registry.reload(self.conn)
+            self.registry.changes = structure
 
     def _member(self, pgt_id: int, force_full: str | None) -> Member:
         if self.registry.rows[pgt_id].needs_reinit:
@@ -200,19 +271,29 @@ class Refresher:
 
     def _check_sources(self, members: Iterable[int]) -> None:
         """Sources that no longer fit, on servers where no event trigger has told us."""
-        wanted = set(members)
-        for pgt_id, problem in self.conn.execute("SELECT pgt_id, problem FROM pgtrickle._check_sources()").fetchall():
-            if pgt_id in wanted:
-                raise RefreshFailed(pgt_id, SchemaDriftError(problem))
+        found = self.conn.execute(CHECK_SOURCES, (list(members),))
+        for pgt_id, problem in found.fetchall():
+            row = store.load_stream_table(self.conn, pgt_id)
+            # The trigger that saw the change knows more: a column was renamed, of which here the new name is not known.
+            told = row.last_error if row is not None and row.status == "ERROR" else None
+            raise RefreshFailed(pgt_id, SchemaDriftError(told or problem))
 
-    def tidy_sinks(self) -> None:
-        """Let the sinks do what was left for a quiet moment."""
+    def tidy_sinks(self, mine: Callable[[int], None]) -> None:
+        """Let the sinks do what was left for a quiet moment; `mine` raises if somebody works on a stream table."""
 
         def result(pgt_id: int) -> Result:
+            mine(pgt_id)
             self.registry.reload(self.conn)
             return self._member(pgt_id, None).result
 
         self.sinks.tidy(self.conn, result)
+
+    def _has_drifted(self, pgt_id: int) -> bool:
+        """Whether something that a definition rests on has changed, looked at now."""
+        notice(self.conn)
+        self.registry.reload(self.conn)
+        row = self.registry.rows.get(pgt_id)
+        return row is not None and row.drift is not None
 
     def _record_failure(self, failure: RefreshFailed, initiated_by: str, started: float) -> None:
         cause = failure.cause
@@ -222,7 +303,6 @@ class Refresher:
         row = self.registry.rows.get(failure.table)
         if row is None:
             return  # it was dropped meanwhile: nobody to tell
-        log.warning("refresh of %s.%s failed: %s", row.pgt_schema, row.pgt_name, message)
         # A session beside ours that ended (of a task, of an observer) says nothing about the table either.
         outside = isinstance(cause, TransientError) or ended(cause)
         longest = LONGEST_WAIT if outside else LONGEST_BACKOFF
@@ -232,25 +312,39 @@ class Refresher:
             initiated_by=initiated_by,
             start_time=datetime.fromtimestamp(started, UTC),
         )
+        recorded = None
+        try:
+            recorded = self._recorded_failure(failure, refresh, message, timedelta(seconds=backoff), outside=outside)
+        finally:
+            with about(f"{row.pgt_schema}.{row.pgt_name}", recorded):
+                log.warning("refresh of %s.%s failed: %s", row.pgt_schema, row.pgt_name, message)
+        self.registry.reload(self.conn)
+
+    def _recorded_failure(
+        self, failure: RefreshFailed, refresh: Refresh, message: str, backoff: timedelta, *, outside: bool
+    ) -> int | None:
+        """The number of the refresh that failed."""
+        cause = failure.cause
         with self.conn.transaction():
-            store.record_failure(
+            _, _, recorded = store.record_failure(
                 self.conn, failure.table, refresh, message, public=public_message(cause),
-                backoff=timedelta(seconds=backoff), suspend_after=NEVER if outside else SUSPEND_AFTER,
+                backoff=backoff, suspend_after=NEVER if outside else SUSPEND_AFTER,
             )  # fmt: skip
             if isinstance(cause, SchemaDriftError):
                 store.set_status(self.conn, failure.table, "ERROR", message)
             elif isinstance(cause, (OutputDrift, psycopg.errors.CheckViolation)):
                 store.set_needs_reinit(self.conn, failure.table, True)
-        self.registry.reload(self.conn)
+        return recorded
 
     def _report(self, outcomes: Iterable[Outcome]) -> None:
         for o in outcomes:
             if o.changed:
                 spent = sum(o.timings.values())
-                self.on_event(
-                    f"{o.table.name}: {o.action} +{o.rows_inserted} -{o.rows_deleted} rows "
-                    f"from {o.changes_read} changes in {spent:.0f} ms"
-                )
+                with about(str(o.table.name), o.refresh_id):
+                    self.on_event(
+                        f"{o.table.name}: {o.action} +{o.rows_inserted} -{o.rows_deleted} rows "
+                        f"from {o.changes_read} changes in {spent:.0f} ms"
+                    )
 
     def closure(self, pgt_id: int) -> list[int]:
         """A stream table with everything it reads, upstream first: what a manual refresh brings up to date."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import psycopg
 
 from runnel.catalog import store
 from runnel.catalog.rows import StreamTable
+from runnel.engine.plans import Plans
 from runnel.errors import RunnelError, SchemaDriftError, UserError
 from runnel.model.frontier import Frontier
 from runnel.model.names import Name
@@ -21,6 +23,9 @@ from runnel.sql.deep import is_deep, with_room
 from runnel.sql.describe import relation_columns
 from runnel.sql.parse import parse_query
 from runnel.sql.scales import Table, column_scales, result_scales
+
+_PLAIN = re.compile("[a-z_][a-z0-9_]*")
+"""A part of a name that PostgreSQL reads as it is written."""
 
 VIEW = "VIEW"
 """In pgt_dependencies: a view that the query names; the relations below it are listed too."""
@@ -40,18 +45,26 @@ class Registry:
     """Tables that are captured now; a dropped source is not, though its readers still name it."""
     broken: dict[int, str] = field(default_factory=dict)
     """Stream tables whose rows in the catalog make no sense, and why."""
-    _compiled: dict[int, tuple[tuple[int, str], Maintained]] = field(default_factory=dict)
-    """Per stream table its plan, and the definition that it was made for."""
+    plans: Plans = field(default_factory=Plans)
+    """Shared by the registries of an engine."""
+    must_log: Callable[[int], bool] = lambda _: False
+    """Whether somebody is about to read a stream table, though the catalog does not say so yet."""
+    changes: int = 0
+    """How many changes of definitions this registry has seen, by the count of its engine."""
     _readers: set[int] = field(default_factory=set)
+    _read_at: int = 0
+    """The clock of the plans when the catalog was read."""
+    _units: list[list[int]] | None = None
 
     def reload(self, conn: psycopg.Connection) -> None:
         """Read the catalog anew."""
-        self.rows = {row.pgt_id: row for row in store.load_stream_tables(conn)}
+        self._read_at, self._units = self.plans.clock, None
+        tables, self.tracked, dependencies = store.load_catalog(conn)
+        self.rows = {row.pgt_id: row for row in tables}
         self.graph = {i: frozenset() for i in self.rows}
         self.relations_read = {i: {} for i in self.rows}
         self._readers = set()
-        self.tracked = store.tracked_sources(conn)
-        for d in store.load_dependencies(conn):
+        for d in dependencies:
             if d.pgt_id not in self.rows:
                 continue  # left behind by a DELETE in a session whose foreign keys were off
             if d.source_pgt_id is not None:
@@ -61,7 +74,18 @@ class Registry:
             elif d.source_type != VIEW:
                 self.relations_read[d.pgt_id][d.source_relid] = d.source_type
         self._cut_circles()
-        self._compiled = {i: known for i, known in self._compiled.items() if i in self.rows}
+
+    def reload_only(self, conn: psycopg.Connection, tables: Collection[int]) -> bool:
+        """Read the rows of some stream tables and of what they read; False if one of them is gone or new."""
+        read_at = self.plans.clock
+        wanted = {*tables, *(up for t in tables for up in self.graph.get(t, ()))}
+        rows = store.load_stream_tables(conn, sorted(wanted))
+        if {row.pgt_id for row in rows} != wanted or not wanted <= self.rows.keys():
+            return False
+        self._read_at = read_at
+        self.rows.update({row.pgt_id: row for row in rows})
+        self._readers = (self._readers - set(tables)) | store.tables_read(conn, sorted(tables))
+        return True
 
     def _cut_circles(self) -> None:
         """Without an order nothing could be refreshed; the tables that stand in its way are not, the others are."""
@@ -73,11 +97,21 @@ class Registry:
 
     def units(self) -> list[list[int]]:
         """What must be refreshed together, upstream first."""
-        return units(self.graph, {i: tuple(read) for i, read in self.relations_read.items()})
+        if self._units is None:
+            self._units = units(self.graph, {i: tuple(read) for i, read in self.relations_read.items()})
+        return self._units
 
     def find(self, name: Name) -> StreamTable | None:
         """A stream table by name."""
         return next((r for r in self.rows.values() if (r.pgt_schema, r.pgt_name) == (name.schema, name.name)), None)
+
+    def find_only(self, text: str) -> StreamTable | None:
+        """A stream table by a plain name that can mean no other one, whatever the search path."""
+        schema, _, name = text.rpartition(".")
+        if not all(_PLAIN.fullmatch(part) for part in (schema or name, name)):
+            return None
+        found = [r for r in self.rows.values() if r.pgt_name == name and schema in ("", r.pgt_schema)]
+        return found[0] if len(found) == 1 else None
 
     def readers(self, *relations: int) -> list[int]:
         """Stream tables that read one of these relations."""
@@ -95,12 +129,12 @@ class Registry:
         """A stream table ready to be refreshed."""
         row = self.rows[pgt_id]
         key = (row.definition_version, f"{row.refresh_mode} {row.forgotten}")
-        logged = pgt_id in self._readers
-        found, known = self._compiled.get(pgt_id, (None, None))
-        if found != key or known is None or known.logged != logged or known.name != Name(row.pgt_schema, row.pgt_name):
+        logged = pgt_id in self._readers or self.must_log(pgt_id)
+        known = self.plans.find(pgt_id, key)
+        if known is None or known.name != Name(row.pgt_schema, row.pgt_name):
             known = self._compile(conn, row, logged)
-            self._compiled[pgt_id] = key, known
-        return known
+            self.plans.keep(pgt_id, key, known, self._read_at)
+        return known if known.logged == logged else replace(known, logged=logged)
 
     def refuse_broken(self, pgt_id: int) -> None:
         """Only a new definition helps a stream table whose rows in the catalog make no sense."""
@@ -167,12 +201,14 @@ class Registry:
 
     def forget_all(self) -> None:
         """Compile everything anew: the server may be another one than before."""
-        self._compiled.clear()
+        self.plans.forget_all()
 
     def forget(self, pgt_id: int) -> None:
         """Compile a stream table, and what reads it, anew at its next use: readers know its digits."""
-        for affected in (pgt_id, *descendants(self.graph, pgt_id)):
-            self._compiled.pop(affected, None)
+        now = self.plans.forget((pgt_id, *descendants(self.graph, pgt_id)))
+        if now == self._read_at + 1:
+            # Nobody else has forgotten anything since the catalog was read: what it says still counts.
+            self._read_at = now
 
 
 def role_name(conn: psycopg.Connection, oid: int) -> str:

@@ -16,6 +16,7 @@ from runnel.engine.arguments import refuse_empty, require_arguments
 from runnel.engine.definitions import Caller
 from runnel.engine.explain import explain, validate
 from runnel.engine.operations import Operations
+from runnel.engine.testing import set_tests
 from runnel.errors import RunnelError
 from runnel.sources.registry import Services
 from runnel.sql.describe import user_error
@@ -23,8 +24,9 @@ from runnel.sql.describe import user_error
 log = logging.getLogger(__name__)
 
 
-def answer(operations: Operations, services: Services, request: Request, control: psycopg.Connection) -> None:
+def answer(operations: Operations, services: Services, request: Request) -> None:
     """Carry a request out and store its answer; only a lost connection propagates."""
+    control = operations.conn
     try:
         for service in services:
             if request.kind in service.slow:
@@ -75,10 +77,14 @@ def _dispatch(operations: Operations, services: Services, request: Request) -> A
             return operations.drop(args, caller)
         case "refresh":
             return operations.refresh(args, caller)
+        case "cancel":
+            return operations.cancel(args, caller)
         case "resume":
             return operations.resume(args, caller)
         case "verify":
             return operations.verify(args, caller)
+        case "set_tests":
+            return set_tests(operations, args, caller)
         case "validate":
             return validate(operations, args["query"], caller)
         case "explain":

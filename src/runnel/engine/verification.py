@@ -36,18 +36,26 @@ class Verification:
         """Seconds until the next turn."""
         return float("inf") if self._seconds is None else max(0.0, self._next - time.monotonic())
 
+    def begin(self) -> None:
+        """The turn has come; the next one is as far away as always."""
+        self._next = time.monotonic() + (self._seconds or 0.0)
+
     def turn(self, operations: Operations) -> None:
-        """Verify one stream table, and those that were wrong, if it is time."""
-        if self._seconds is None or self.wait() > 0:
-            return
+        """Verify one stream table, and those that were wrong."""
+        operations.registry.reload(operations.conn)
         rows = operations.registry.rows
         candidates = [i for i, row in rows.items() if row.status == "ACTIVE" and row.is_populated and row.drift is None]
         chosen = {int(row[0]) for row in operations.conn.execute(WRONG)} & set(candidates)
         if candidates:
             chosen.add(random.choice(candidates))  # noqa: S311  (any will do)
         for pgt_id in sorted(chosen):
-            self._verify(operations, pgt_id)
-        self._next = time.monotonic() + self._seconds
+            tables = operations.with_sources(rows[pgt_id])
+            if operations.around.reservations.take(operations.job, tables):
+                try:
+                    self._verify(operations, pgt_id)
+                finally:
+                    operations.around.reservations.release(operations.job)
+        self.begin()
 
     def _verify(self, operations: Operations, pgt_id: int) -> None:
         row = operations.registry.rows[pgt_id]

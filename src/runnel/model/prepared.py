@@ -11,6 +11,8 @@ class PlansKept:
 
     plans: int = 0
     """Prepared now."""
+    bytes: int = 0
+    """What they hold of the driver's memory, at most."""
     refused: int = 0
     """Shapes that are planned each time, because their plans cannot be prepared."""
     used: int = 0

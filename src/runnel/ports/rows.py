@@ -36,6 +36,8 @@ class Restriction:
     include_null: bool = False
     also: tuple[Restriction, ...] = ()
     """Further columns of the same join: a row must satisfy all."""
+    between: bool = False
+    """The values are not keys but ends of a range, which PostgreSQL orders; only for rows that it reads itself."""
 
     @property
     def is_empty(self) -> bool:
@@ -49,6 +51,31 @@ class Query:
 
     text: str
     params: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """A computed column of a leaf in DuckDB's SQL, over the columns of its files."""
+
+    sql: str
+    type: str
+    """smallint, int, bigint, decimal, text, boolean, date; null."""
+    digits: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """Rows that lie in files, for tasks that let DuckDB read and join them."""
+
+    columns: tuple[FileColumn, ...]
+    filters: tuple[str, ...]
+    weighted: bool
+    """Whether each row has a weight, in a column `w`."""
+    estimate: int
+    """About how many rows, before the filters."""
+    files: Callable[[], Any]
+    """Where they are. Only `runnel.spark` looks inside; who asks reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +97,8 @@ class Rows:
     """
     frame: Callable[[], Frame] | None = None
     """The same rows as a DataFrame whose tasks read them, where PostgreSQL does not keep them."""
+    files: Callable[[], FileRows | None] | None = None
+    """The same rows as files, if DuckDB understands the leaf's expressions as PostgreSQL does."""
     copied: bool = False
     """Whether the SELECT costs a copy: the rows are not PostgreSQL's own."""
 

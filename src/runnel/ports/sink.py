@@ -65,6 +65,8 @@ class Refreshed:
     frontier: Mapping[str, Any]
     at: str
     """The moment that the rows reflect."""
+    held: str | None = None
+    """Why those who only show good versions should keep the one they have; None: this one is good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

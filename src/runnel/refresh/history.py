@@ -37,6 +37,10 @@ def record(conn: psycopg.Connection, outcome: Outcome, before: Frontier, initiat
         rows_read=dict(outcome.rows_read),
         effort=None if outcome.effort is None else dict(outcome.effort),
     )
+    table, frontier, version = outcome.table.id, outcome.frontier.as_json(), outcome.version
     if worked:
-        store.record_success(conn, outcome.table.id, refresh, outcome.refresh_id)
-    store.advance(conn, outcome.table.id, outcome.frontier.as_json(), outcome.version, at, rebuilt=rebuilt)
+        outcome.refresh_id = store.record_and_advance(
+            conn, table, refresh, outcome.refresh_id, frontier, version, rebuilt=rebuilt
+        )
+    else:
+        store.advance(conn, table, frontier, version, at, rebuilt=rebuilt)

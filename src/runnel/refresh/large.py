@@ -22,15 +22,16 @@ from runnel.delta.telescope import from_nothing, telescope
 from runnel.model.types import DECIMAL_DIGITS
 from runnel.plan.stage import Branch, GroupHead, Leaf, Stage, carried_name
 from runnel.ports.rows import Query, Rows, arrow_type
+from runnel.refresh.cuts import ONE_CORE, cheapest_cut, planned_costs
 from runnel.refresh.leaves import SLICES_PER_TASK, Leaves
 from runnel.sources.slices import printable_slices
 from runnel.spark.slices import Slices
 
 _READ_AGAIN = 1_000_000
-"""So many rows of the other inputs may be read and hashed again for each slice."""
+"""So many rows of the other inputs may be read and hashed again for each slice, where the planner cannot say."""
 
 _MOST_ROWS = 500_000
-"""And about so many rows of the sliced input are a slice."""
+"""About so many rows of the sliced input are a slice."""
 
 # Doubled percent signs are text.
 _PARAMETER = re.compile(r"%%|%\((\w+)\)s")
@@ -47,6 +48,8 @@ class LargeBranch:
     """Whether what changed is wanted, or everything."""
     adds_up: bool
     """Whether equal rows are added up."""
+    copies: Mapping[int, Rows] | None = None
+    """The changes of its leaves where the planner knows them (`runnel.refresh.copied`)."""
 
     @cached_property
     def _as_postgres_adds(self) -> tuple[Branch, tuple[Sum, ...] | None]:
@@ -73,7 +76,8 @@ class LargeBranch:
     def slices(self) -> Slices | None:
         """The SELECTs of its load rows, for tasks; None when nothing has changed."""
         queries = list(self._queries(self.leaves.reading.spark.parallelism))
-        return printable_slices(self.leaves.reading, queries, self.schema, self.settings) if queries else None
+        settings = {**self.settings, **(ONE_CORE if len(queries) > 1 else {})}
+        return printable_slices(self.leaves.reading, queries, self.schema, settings) if queries else None
 
     def queries(self) -> list[Query]:
         """The SELECTs of its load rows, for the refresh transaction."""
@@ -86,35 +90,57 @@ class LargeBranch:
         Nobody analyses tables of changes, and where PostgreSQL expects few it would look through a whole table for
         each.
         """
-        return {"enable_nestloop": "off"} if self.changes else {}
+        return {"enable_nestloop": "off"} if self.changes and self.copies is None else {}
 
-    def _queries(self, most: int) -> Iterator[Query]:
-        """One SELECT per part and slice; `most` slices of each part, or none at all (0)."""
+    def offers(self) -> dict[int, Rows]:
+        """What changed in its leaves, as their sources offer it."""
+        offers = {leaf.id: self.leaves.offered(leaf) for leaf in self.branch.leaves}
+        return {leaf: rows for leaf, rows in offers.items() if rows is not None}
+
+    def _queries(self, tasks: int) -> Iterator[Query]:
+        """One SELECT per part and slice, for so many tasks side by side; no slices at all for none of them (0)."""
         deltas: dict[int, Rows] = {}
         terms = [from_nothing(self.branch.tree)]
         if self.changes:
-            offers = {leaf.id: self.leaves.offered(leaf) for leaf in self.branch.leaves}
-            deltas = {leaf: rows for leaf, rows in offers.items() if rows is not None}
+            deltas = self.offers() if self.copies is None else dict(self.copies)
             terms = telescope(self.branch.tree, sorted(deltas))
         for leaf in self.branch.leaves:
             self.leaves.count(leaf, None)
         for term in terms:
             for part in term.parts:
-                yield from self._part(part, deltas, most)
+                yield from self._part(part, deltas, tasks)
 
-    def _part(self, part: Part, deltas: Mapping[int, Rows], most: int) -> Iterator[Query]:
+    def _part(self, part: Part, deltas: Mapping[int, Rows], tasks: int) -> Iterator[Query]:
         inputs = _Inputs(self.branch, self.leaves, deltas)
-        sliced = inputs.largest(part) if most else None
-        if sliced is not None and inputs.others(part, sliced) <= _READ_AGAIN:
-            # No task has much more to do than another, and results come in parts that the driver can hold.
-            most = max(most * SLICES_PER_TASK, ceil(inputs.estimate(part, sliced) / _MOST_ROWS))
-        for query in [None] if sliced is None else inputs.slices(part, sliced, most):
-            params: dict[str, object] = {}
-            selected = {
-                leaf: inputs.selected(leaf, version, query if leaf == sliced else None, params)
-                for leaf, version in part.versions.items()
-            }
-            yield Query(branch_sql(self.branch, self.number, part, selected, self._as_postgres_adds[1]), params)
+        sliced = inputs.largest(part) if tasks else None
+        if sliced is None:
+            yield self._select(part, inputs)
+            return
+        # No task has much more to do than another, and results come in parts that the driver can hold.
+        most = max(tasks * SLICES_PER_TASK, ceil(inputs.estimate(part, sliced) / _MOST_ROWS))
+
+        def cut(count: int) -> list[Query]:
+            # Without a condition on pages, an index may find what a join wants.
+            found = [None] if count == 1 else inputs.slices(part, sliced, count)
+            return [self._select(part, inputs, sliced, query) for query in found]
+
+        if self.changes:
+            # Nobody analyses tables of changes: the planner knows nothing of them.
+            count = most if inputs.others(part, sliced) <= _READ_AGAIN else tasks
+        else:
+            counts = sorted({1, tasks, most})
+            costs = planned_costs(self.leaves.reading.as_owner, [cut(count)[0] for count in counts])
+            count = cheapest_cut(dict(zip(counts, costs, strict=True)), tasks)
+        yield from cut(count)
+
+    def _select(self, part: Part, inputs: _Inputs, sliced: int | None = None, query: Query | None = None) -> Query:
+        """A part's load rows, with a slice in place of one input."""
+        params: dict[str, object] = {}
+        selected = {
+            leaf: inputs.selected(leaf, version, query if leaf == sliced else None, params)
+            for leaf, version in part.versions.items()
+        }
+        return Query(branch_sql(self.branch, self.number, part, selected, self._as_postgres_adds[1]), params)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ A source offers rows as a SELECT for PostgreSQL, as a DataFrame for Spark's task
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from runnel.model.frontier import Frontier
 from runnel.plan.stage import Branch, Constant, Leaf, LeafNode, Relation, Stage, StageRef
 from runnel.ports.rows import Frame, Query, Restriction, Rows, leaf_schema
 from runnel.ports.source import Reading, Source
+from runnel.refresh.cuts import planned_rows
 from runnel.sources.arrow import read_arrow
 from runnel.sources.constant import ConstantRows
 from runnel.sources.slices import sliced_frame
@@ -24,6 +26,9 @@ from runnel.sources.stage.source import HiddenStage
 
 SLICES_PER_TASK = 4
 """Of a table that tasks read: those that end early take another."""
+
+FOLLOWED = 20
+"""In tables with so many times as many rows as changed, indexes find what the changes meet sooner than slices do."""
 
 Evaluator = Literal["driver", "spark", "slices", "here"]
 """Who joins the leaves of a branch.
@@ -33,7 +38,7 @@ Evaluator = Literal["driver", "spark", "slices", "here"]
 | driver | few rows: PostgreSQL reads them, the driver has Spark's operators join them |
 | spark  | tasks read each leaf, Spark joins |
 | slices | all rows are PostgreSQL's: tasks let it join slice by slice, so that only results travel, and Spark adds up |
-| here   | the same, but some rows are visible in the refresh transaction alone, so it joins them itself |
+| here   | the same, but the refresh transaction joins: it alone sees some rows, or indexes find the few that matter |
 """
 
 
@@ -121,7 +126,10 @@ class Leaves:
         deltas = [rows for leaf in branch.leaves if (rows := self.offered(leaf)) is not None]
         if all(rows.estimate <= self.threshold for rows in deltas):
             return "driver"
-        return self._who([*deltas, *(self.source(leaf).read(leaf, None) for leaf in branch.leaves)])
+        wholes = [self.source(leaf).read(leaf, None) for leaf in branch.leaves]
+        who = self._who([*deltas, *wholes])
+        followed = sum(rows.estimate for rows in deltas) * FOLLOWED <= sum(rows.estimate for rows in wholes)
+        return "here" if who == "slices" and followed and len(wholes) > 1 else who
 
     def _who(self, rows: Sequence[Rows]) -> Evaluator:
         return evaluator(rows, self.threshold, joins_in_spark=self.reading.spark.joins)
@@ -147,15 +155,40 @@ class Leaves:
         source = self.source(leaf)
         return source.delta(leaf, self.frontier.versions.get(source.name))
 
-    def after(self, leaf: Leaf, restriction: Restriction | None) -> pa.Table | None:
-        """A leaf now, on the driver; None when tasks read it (`scan`)."""
+    def after(self, leaf: Leaf, restriction: Restriction | None, *, few: bool = False) -> pa.Table | None:
+        """A leaf now, on the driver; None when tasks read it (`scan`). `few`: of a large one few rows are expected."""
         if restriction is not None and restriction.is_empty:
             return leaf_schema(leaf, weight=False).empty_table()
         rows = self.source(leaf).read(leaf, restriction)
+        if restriction is not None and restriction.between:
+            # A value that moves far has most rows between: those are for tasks.
+            found = self._at_most(leaf, rows, self.threshold)
+            if found is None:
+                return self.after(leaf, None)
+            self.count(leaf, found.num_rows)
+            return found
         if by_tasks(rows, self.threshold):
-            self.count(leaf, None)
-            return None
+            found = self._at_most(leaf, rows, self.threshold) if few else None
+            self.count(leaf, None if found is None else found.num_rows)
+            return found
         return self._read(leaf, rows, None)
+
+    def _at_most(self, leaf: Leaf, rows: Rows, most: int) -> pa.Table | None:
+        """A leaf on the driver; None when it has more rows, whatever was expected."""
+        assert rows.select is not None
+        query = rows.select()
+        some = replace(query, text=f"SELECT * FROM ({query.text}) AS few LIMIT {most + 1}")
+        table = read_arrow(self.reading.as_owner, some, leaf_schema(leaf, weight=False))
+        self.reading.spark.meter.driver(table.num_rows)
+        return table if table.num_rows <= most else None
+
+    def rows(self, leaf: Leaf) -> float:
+        """About how many rows of a leaf pass its filters, if the driver may read them; to ask is a round trip."""
+        rows = self.source(leaf).read(leaf, None)
+        if rows.select is None or rows.copied:
+            return inf
+        expected = planned_rows(self.reading.as_owner, rows.select())
+        return expected if expected <= self.threshold else inf
 
     def keys(self, leaf: Leaf, restriction: Restriction | None, columns: tuple[int, ...]) -> pa.Table:
         """The keys of a leaf with their multiplicities."""

@@ -84,6 +84,13 @@ class TableRefresh:
         since = self.position.frontier.versions
         return {oid: source.pending(since.get(source.name)) for oid, source in self.sources.items()}
 
+    def is_small(self, most: int) -> bool:
+        """Whether a delta of at most so many changes is all there is to do."""
+        if not self.position.populated or self.position.reinit or self.table.recomputes:
+            return False
+        waiting = self.look().values()
+        return sum(p.rows for p in waiting) <= most and not any(p.recompute for p in waiting)
+
     def run(self, why_full: WhyFull) -> Outcome:
         """Bring the stream table to the transaction's snapshot."""
         table, position = self.table, self.position

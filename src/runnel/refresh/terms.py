@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from runnel.delta.parts import Term, Version, required
-from runnel.delta.restrict import Many, Met, Reads, edges, restricted_reads
+from runnel.delta.restrict import MAX_KEYS, Many, Met, Reads, edges, restricted_reads
 from runnel.delta.telescope import from_nothing, telescope
 from runnel.delta.work import Work
 from runnel.plan.stage import Branch, Stage
@@ -43,17 +43,23 @@ def read_everything(stage: Stage, leaves: Leaves, branches: Sequence[int]) -> li
 
 def _read_term(branch: Branch, term: Term, changed: Mapping[int, pa.Table | Many], leaves: Leaves) -> Reads:
     counted = {leaf for part in term.parts for leaf, v in part.versions.items() if v.endswith("_keys")}
+    known: dict[int, float] = {}
 
     def read(leaf_id: int, restriction: Restriction | None) -> Met | None:
         leaf = branch.leaves[leaf_id]
         if leaf_id in counted:
             return leaves.keys(leaf, restriction, _key_columns(branch, leaf_id))
-        return leaves.after(leaf, restriction)
+        return leaves.after(leaf, restriction, few=known.get(leaf_id, MAX_KEYS + 1) <= MAX_KEYS)
 
     def cost(leaf_id: int, sql: str, keys: int) -> float:
         return leaves.cost(branch.leaves[leaf_id], sql, keys)
 
-    return restricted_reads(branch, term, changed, read, cost)
+    def few(leaf_id: int) -> float:
+        if leaf_id not in known:
+            known[leaf_id] = leaves.rows(branch.leaves[leaf_id])
+        return known[leaf_id]
+
+    return restricted_reads(branch, term, changed, read, cost, few)
 
 
 def _key_columns(branch: Branch, leaf: int) -> tuple[int, ...]:

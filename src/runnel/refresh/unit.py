@@ -5,7 +5,7 @@
 3. the catalog: which stream tables, what they mean, where they stand; sources that no longer fit are drift;
 4. every source of every table is opened, and with it the version that it is read at;
 5. per stream table, upstream first: look, choose, compute, apply, log (`runnel.refresh.table`);
-6. what changed is handed to its sinks;
+6. tests look at what changed, and it is handed to its sinks;
 7. history and frontier;
 8. what others' code left behind in the session is swept; sinks elsewhere commit;
 9. COMMIT: state, rows, log, history and frontier become visible together.
@@ -17,25 +17,39 @@ for are still to be made, each in a transaction of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
 
 from runnel.apply.scratch import Scratch
 from runnel.catalog import store
-from runnel.catalog.lost import is_lost
+from runnel.catalog.lost import insist, is_lost
 from runnel.catalog.owner import settle, sweep
 from runnel.catalog.rows import StreamTable
 from runnel.catalog.statistics import Statistics
+from runnel.model import progress
+from runnel.model.spans import Fact, Facts, span
 from runnel.ports.sink import Later, Publication, Refreshed, Result
 from runnel.refresh.choose import WhyFull
 from runnel.refresh.history import record
 from runnel.refresh.maintained import Maintained, Outcome, Position
 from runnel.refresh.table import Shared, TableRefresh
+from runnel.refresh.testing import run_tests
 from runnel.sinks.registry import Sinks
 from runnel.sources.registry import Kinds
 from runnel.spark.session import Sessions
+
+MOST_TOGETHER = 1000
+"""Changes of a stream table that is refreshed with others only because all of them are small."""
+MAY_WRITE = """
+SELECT oid::int8 FROM pg_class c WHERE oid = ANY(%s::oid[]) AND (relhasrules OR relhastriggers AND EXISTS (
+    SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgfoid <> 'pgtrickle._guard'::regproc))
+"""
+"""Stream tables with triggers, foreign keys or rules of somebody's."""
+CAPTURED = "SELECT source_relid::int8 FROM pgtrickle.pgt_change_tracking WHERE source_relid = ANY(%s::oid[])"
+OWN = "pgt_xid = pg_current_xact_id_if_assigned()"
+"""Changes that this transaction has made itself."""
 
 
 class RefreshFailed(Exception):
@@ -121,6 +135,8 @@ class Order:
     """A change of definition that is part of the transaction."""
     after: Callable[[TableRefresh], None] | None = None
     """Called for each table when it is refreshed, in the same snapshot."""
+    together: bool = False
+    """They have nothing to do with each other, and those that are not small are left out."""
 
 
 def refresh_unit(place: Workplace, order: Order, followed: Sequence[str]) -> list[Outcome]:
@@ -144,18 +160,34 @@ def refresh_unit(place: Workplace, order: Order, followed: Sequence[str]) -> lis
                 version = member.result.definition_version
                 published = publication.wants(current, changed=True, definition_version=version)
                 refreshes.append(TableRefresh(shared, member.table, member.position, published=published))
+            alone = _apart(conn, members, refreshes) if order.together else frozenset()
+            started = order.started
             for member, refresh in zip(members, refreshes, strict=True):
                 current = member.table.id
-                publication.prepare(member.result)
-                outcome = refresh.run(member.why_full)
-                outcomes.append(outcome)
-                _publish(conn, publication, outcome, member.result)
-                record(conn, outcome, member.position.frontier, order.initiated_by, order.started)
+                if current in alone:
+                    continue
+                with span("refresh", stream_table=str(member.table.name), initiated_by=order.initiated_by) as work:
+                    publication.prepare(member.result)
+                    outcome = refresh.run(member.why_full)
+                    outcomes.append(outcome)
+                    held = run_tests(shared, member.table, outcome) if member.row.tested else None
+                    _publish(conn, publication, outcome, member.result, held)
+                    # Of what was only looked at on the way to the one that was asked for, nothing has to be told.
+                    passed = member is not members[-1] and _did_nothing(outcome)
+                    asked_by = "SCHEDULER" if passed else order.initiated_by
+                    record(conn, outcome, member.position.frontier, asked_by, started)
+                    work.tell(_facts(outcome))
+                started = time.time()
                 if order.after is not None:
                     order.after(refresh)
+            for overtaken in _overtaken(conn, members, outcomes):
+                store.set_needs_reinit(conn, overtaken, True)
             if any(member.table.owner != place.role for member in members):
                 sweep(conn)
             publication.before_commit()
+            if order.before is None and all(_did_nothing(outcome) for outcome in outcomes):
+                # Nothing was found to do. If the server lost that, it would be found again.
+                conn.execute("SET LOCAL synchronous_commit = off")
             committing = time.perf_counter()
         for outcome in outcomes:
             outcome.timings["commit"] = round((time.perf_counter() - committing) * 1000, 3)
@@ -167,19 +199,85 @@ def refresh_unit(place: Workplace, order: Order, followed: Sequence[str]) -> lis
         raise RefreshFailed(current, error) from error
     finally:
         place.finish()
-        if not conn.closed:
+        if not is_lost(conn):
+            insist(conn, lambda: settle(conn))
             conn.isolation_level = None
-            settle(conn)
     for later in publication.later():
         _publish_later(place, later)
     return outcomes
 
 
-def _publish(conn: psycopg.Connection, publication: Publication, outcome: Outcome, result: Result) -> None:
-    """Hand what a refresh did to the table's sinks, in the same transaction."""
+def _apart(conn: psycopg.Connection, members: Sequence[Member], refreshes: Sequence[TableRefresh]) -> frozenset[int]:
+    """Stream tables that are better refreshed alone: what takes long, what is published, what may write to sources.
+
+    What has tests may take long, too: nobody else should wait for somebody's SELECT.
+
+    A trigger or a foreign key of a stream table can do that, and this transaction would see it before it counts. Who
+    publishes may have to begin anew because of other writers.
+    """
+    found = conn.execute(MAY_WRITE, ([r.table.relid for r in refreshes],)).fetchall()
+    writing = {relid for (relid,) in found}
+    tested = {m.table.id for m in members if m.row.tested}
+    return frozenset(
+        r.table.id
+        for r in refreshes
+        if r.published or r.table.id in tested or r.table.relid in writing or not r.is_small(MOST_TOGETHER)
+    )
+
+
+def _overtaken(conn: psycopg.Connection, members: Sequence[Member], outcomes: Sequence[Outcome]) -> Iterator[int]:
+    """Stream tables that read what a trigger or a publication of another one has written in this very transaction.
+
+    They have seen it, but their frontier, which is older, has not: it would count once more. So they are rebuilt.
+    """
+    if len(members) < 2:
+        return
+    published = any(outcome.published is not None for outcome in outcomes)
+    if not published and not conn.execute(MAY_WRITE, ([m.table.relid for m in members[:-1]],)).fetchall():
+        return
+    read = {used.relation.oid for member in members for used in member.table.sources}
+    captured = conn.execute(CAPTURED, (list(read),)).fetchall()
+    looks = [
+        f"SELECT {oid} WHERE EXISTS (SELECT FROM pgtrickle_changes.changes_{oid} WHERE {OWN})" for (oid,) in captured
+    ]
+    written = {oid for (oid,) in conn.execute(" UNION ALL ".join(looks).encode())} if looks else set()
+    yield from (m.table.id for m in members if any(used.relation.oid in written for used in m.table.sources))
+
+
+def _facts(outcome: Outcome) -> Facts:
+    """What a trace tells of a refresh: numbers, and no values."""
+    facts: dict[str, Fact] = {
+        "action": outcome.action,
+        "changes_read": outcome.changes_read,
+        "rows_inserted": outcome.rows_inserted,
+        "rows_deleted": outcome.rows_deleted,
+    }
+    if outcome.refresh_id is not None:
+        facts["refresh_id"] = outcome.refresh_id
+    return facts
+
+
+def _did_nothing(outcome: Outcome) -> bool:
+    return outcome.settled and outcome.published is None and not outcome.deferred
+
+
+def _publish(
+    conn: psycopg.Connection, publication: Publication, outcome: Outcome, result: Result, held: str | None
+) -> None:
+    """Hand what a refresh did to the table's sinks, in the same transaction; `held`: why it is not good."""
     version = result.definition_version
+    if held is not None and not outcome.changed:
+        return
     if not publication.wants(result.id, changed=outcome.changed, definition_version=version):
         return
+    progress.phase("publish")
+    with span("publish"):
+        _hand_over(conn, publication, outcome, result, held)
+
+
+def _hand_over(
+    conn: psycopg.Connection, publication: Publication, outcome: Outcome, result: Result, held: str | None
+) -> None:
     outcome.refresh_id = store.new_refresh_id(conn)
     refreshed = Refreshed(
         id=outcome.refresh_id,
@@ -189,6 +287,7 @@ def _publish(conn: psycopg.Connection, publication: Publication, outcome: Outcom
         deleted=outcome.rows_deleted,
         frontier=outcome.frontier.as_json(),
         at=outcome.data_timestamp,
+        held=held,
     )
     done = publication.publish(result, refreshed)
     outcome.deferred = any(later.result.id == result.id for later in publication.later())
@@ -200,6 +299,7 @@ def _publish(conn: psycopg.Connection, publication: Publication, outcome: Outcom
 
 def _publish_later(place: Workplace, later: Later) -> None:
     """Publish what had to wait for the commit."""
+    progress.phase("publish")
     conn, meter = place.conn, place.sessions.metered(str(later.result.name)).meter
     conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     try:
@@ -215,5 +315,6 @@ def _publish_later(place: Workplace, later: Later) -> None:
             raise
         raise RefreshFailed(later.result.id, error) from error
     finally:
-        if not conn.closed:
+        if not is_lost(conn):
+            insist(conn, lambda: None)
             conn.isolation_level = None

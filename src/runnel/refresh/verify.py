@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runnel.model import progress
 from runnel.model.names import quote
 from runnel.model.types import TEXTUAL, PgType
 from runnel.refresh.table import TableRefresh
@@ -16,6 +17,7 @@ def differences(refresh: TableRefresh, limit: int = 50) -> list[tuple[str, int]]
 
     Positive: the query has it and the table lacks it. Floating-point columns are compared to 12 digits.
     """
+    progress.phase("verify")
     table = refresh.table
     stage = table.stages[-1]
     current = ", ".join(quote(c.name) for c in stage.columns)

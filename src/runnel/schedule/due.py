@@ -1,9 +1,9 @@
 """Who is due, and when to look again.
 
 A duration is the least time between two refreshes: a stream table with changes waiting is due once that time has
-passed since its last refresh, so the first change after a quiet time is refreshed at once. Cron fires at its
-times. `calculated` follows the shortest schedule of what reads the table. Tables that follow the clock are due
-every period.
+passed since its last refresh, so the first change after a quiet time is refreshed at once. Where that time is long, a
+moment later: whoever changes a table and then asks for a refresh is the one who refreshes it. Cron fires at its times.
+`calculated` follows the shortest schedule of what reads the table. Tables that follow the clock are due every period.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from runnel.schedule.spec import Schedule
 
 DEFAULT_SECONDS = 1.0
 """The period of a `calculated` table that nobody reads."""
+LONG_SECONDS = 10.0
+"""A period from which on a moment more does not count."""
+MOMENT = 0.3
 
 
 @dataclass
@@ -28,6 +31,10 @@ class Clocked:
     retry_at: float = 0.0
     dirty: bool = True
     """Changes may be waiting."""
+    dirty_since: float = 0.0
+    """When that was heard; long ago, if nobody knows."""
+    known_since: float = 0.0
+    """Nobody has waited for longer than that."""
 
 
 def period(node: int, tables: Mapping[int, Clocked], graph: Graph) -> float:
@@ -45,7 +52,8 @@ def due_at(node: int, tables: Mapping[int, Clocked], graph: Graph) -> float | No
     if table.schedule.kind == "cron":
         due = table.schedule.next_fire(table.last_start)
     elif table.dirty or table.uses_clock:
-        due = table.last_start + period(node, tables, graph)
+        pause = period(node, tables, graph)
+        due = max(table.last_start + pause, table.dirty_since + (MOMENT if pause >= LONG_SECONDS else 0.0))
     else:
         return None
     return max(due, table.retry_at)

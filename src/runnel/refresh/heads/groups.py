@@ -11,10 +11,11 @@ from runnel.refresh.stagework import StageWork
 
 
 def _merge(work: StageWork, stage: Stage) -> bool:
-    if not work.load_changes(stage):
+    loaded = work.load_changes(stage)
+    if loaded == "nothing":
         return False
     with work.steps("merge"):
-        merge_groups(work.owner, stage, work.tables(stage))
+        merge_groups(work.owner, stage, work.tables(stage), few=loaded == "few")
     return True
 
 
@@ -24,7 +25,7 @@ def _build(work: StageWork, stage: Stage) -> str:
     with work.steps("merge"):
         build_groups(work.owner, stage, tables)
         ddl.index_state(work.owner.conn, stage, tables)
-    return expanded_sql(stage, outputs_sql(stage, tables, weight=1, touched_only=False))
+    return expanded_sql(stage, outputs_sql(stage, tables))
 
 
 OPERATIONS = HeadOperations(merge=_merge, build=_build, before=look_away)

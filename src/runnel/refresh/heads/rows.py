@@ -10,7 +10,7 @@ from runnel.refresh.stagework import StageWork
 
 
 def _merge(work: StageWork, stage: Stage) -> bool:
-    if not work.load_changes(stage):
+    if work.load_changes(stage) == "nothing":
         return False
     with work.steps("merge"):
         work.owner.run(f"INSERT INTO {work.tables(stage).delta} {consolidate_sql(stage, _rows_sql(work, stage))}")
