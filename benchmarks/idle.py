@@ -47,6 +47,7 @@ def _inside(bench: Bench, rounds: int) -> list[float]:
     with Engine(bench.dsn, master="local[1]") as engine:
         operations = engine.operations()
         registry = operations.refresher.registry
+        registry.reload(operations.conn)
         members = [i for i, row in registry.rows.items() if row.pgt_name == "unchanged"]
         operations.refresher.refresh_unit(members, "SCHEDULER")
         return [timed(lambda: operations.refresher.refresh_unit(members, "SCHEDULER")) for _ in range(rounds)]

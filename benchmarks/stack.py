@@ -48,7 +48,7 @@ class Bench:
         self.console.print(f"[dim]{text}[/dim]")
 
     def start_engine(self, *options: str, **environment: str) -> None:
-        """Returns when it is ready. `options` of `runnel up` and `environment` are for an engine that is not yet up."""
+        """Returns when it is warm. `options` of `runnel up` and `environment` are for an engine that is not yet up."""
         if self.engine is not None:
             assert not options, "another engine is up already"
             return
@@ -72,9 +72,11 @@ class Bench:
         )
         assert self.engine.stdout is not None
         said = []
+        # Another checkout may be from when an engine was warm before it was ready.
+        last = "Spark is warm" if self.checkout is None else "Ready"
         for line in self.engine.stdout:
             said.append(line)
-            if line.startswith("Ready"):
+            if last in line:
                 break
         else:
             raise RuntimeError("the engine did not start:\n" + "".join(said))

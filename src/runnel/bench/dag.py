@@ -135,6 +135,14 @@ def travel(
     return result
 
 
+def open_chain(client: Client, conn: Connection, *, rows: int = 10_000) -> list[str]:
+    """A chain that nobody refreshes by schedule; its stream tables in order."""
+    conn.execute(_BASE.format(rows=rows).encode())
+    for name, query in chain().tables.items():
+        client.create_stream_table(f"{SCHEMA}.{name}", query, "@yearly", "DIFFERENTIAL")
+    return [f"{SCHEMA}.{name}" for name in chain().tables]
+
+
 def _once(conn: Connection, shape: Shape, grp: int, patience: float = 120.0) -> tuple[float, int]:
     """Seconds until every stream table has moved, and the Spark jobs of all refreshes meanwhile."""
     row = conn.execute(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
-from runnel.delta.as_sql import PG_TYPES, Sum
+from runnel.delta.as_sql import PG_TYPES
 from runnel.model.types import BOOL, VALUE
 from runnel.plan.stage import Aggregate, Branch, Computed, GroupHead, Leaf
 
@@ -66,7 +66,7 @@ class PartialSum:
         return total if self.unit == "1" else f"trunc({total} * {format(1 / Decimal(self.unit), 'f')})"
 
 
-def added_up(branch: Branch, head: GroupHead) -> tuple[Branch, tuple[Sum, ...]] | None:
+def added_up(branch: Branch, head: GroupHead) -> tuple[Branch, tuple[PartialSum, ...]] | None:
     """The branch with the values that are added up, and its sums; None if some value cannot be told from them."""
     leaves = list(branch.leaves)
     sums: dict[int, PartialSum] = {}

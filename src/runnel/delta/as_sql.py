@@ -26,6 +26,10 @@ _SHORT = frozenset({"date", "timestamp", "timestamptz", "uuid"})
 """Families of types that are grouped far sooner than their texts, and whose equal values have one text."""
 
 _AS_TEXT = re.compile(r"\((.*)\)::text", re.DOTALL)
+_WIDENED = re.compile(r'\((\w+\."(?:[^"]|"")+")\)::int8')
+_SMALL_INTEGERS = frozenset({21, 23})
+"""int2 and int4, by their oids."""
+
 _COLUMN = re.compile(r"\bl(\d+)_(\d+)\b")
 
 
@@ -50,7 +54,9 @@ class Selected:
 
 
 def with_values(branch: Branch) -> Branch:
-    """The branch with columns as they are, where their text is only how they travel: nothing compares or adds them.
+    """The branch with columns as they are, where another form is only how they travel.
+
+    That is text which nothing compares or adds, and small integers: compared as they are, an index finds them.
 
     >>> from runnel.model.types import TEXT, PgType
     >>> from runnel.plan.stage import StageRef
@@ -59,9 +65,15 @@ def with_values(branch: Branch) -> Branch:
     >>> with_values(rows).leaves[0].computed[0].sql
     'l0.at'
     """
-    kept = _compared_columns(branch.tree) | set(branch.sums)
+    compared, added = _compared_columns(branch.tree), set(branch.sums)
+
+    def as_it_is(place: tuple[int, int], computed: Computed) -> Computed:
+        if place in added:
+            return computed
+        return _integer(computed) if place in compared else _integer(_value(computed))
+
     leaves = [
-        replace(leaf, computed=tuple(c if (leaf.id, i) in kept else _value(c) for i, c in enumerate(leaf.computed)))
+        replace(leaf, computed=tuple(as_it_is((leaf.id, i), c) for i, c in enumerate(leaf.computed)))
         for leaf in branch.leaves
     ]
     return replace(branch, leaves=tuple(leaves))
@@ -72,6 +84,21 @@ def _value(computed: Computed) -> Computed:
     if found is None or computed.form.kind != "text" or computed.type.family not in _SHORT:
         return computed
     return replace(computed, sql=found[1], form=VALUE)
+
+
+def _integer(computed: Computed) -> Computed:
+    """A column of small integers as it is: PostgreSQL compares them with any other, and the load widens them.
+
+    >>> from runnel.model.types import LONG, PgType
+    >>> _integer(Computed('(l0."id")::int8', LONG, PgType(23, -1, "integer"))).sql
+    'l0."id"'
+    >>> _integer(Computed('(l0."a")::int8 + (l0."b")::int8', LONG, PgType(23, -1, "integer"))).sql
+    '(l0."a")::int8 + (l0."b")::int8'
+    """
+    found = _WIDENED.fullmatch(computed.sql)
+    if found is None or computed.form.kind != "long" or computed.type.oid not in _SMALL_INTEGERS:
+        return computed
+    return replace(computed, sql=found[1])
 
 
 def _compared_columns(tree: Tree) -> set[tuple[int, int]]:
@@ -209,7 +236,7 @@ def _anti(
         listed = ", ".join(compared) or "1 AS nothing"
         grouped = f" GROUP BY {', '.join(compared)}" if compared else ""
         present = f"SELECT {listed} FROM ({right.text}) AS g{grouped} HAVING sum(w) > 0"
-    padding = [f"NULL::{_pg_type(computed)} AS {name}" for name, computed in _computed(branch, padded).items()]
+    padding = [f"NULL::{pg_type(computed)} AS {name}" for name, computed in _computed(branch, padded).items()]
     columns = left.columns + right.columns
     items = ", ".join([*left.columns, *padding, *(["a.w AS w"] if left.weighted else [])]) or "1 AS nothing"
     matched = f"SELECT FROM ({present}) AS b{f' WHERE {condition}' if condition else ''}"
@@ -218,7 +245,8 @@ def _anti(
     )
 
 
-def _pg_type(computed: Computed) -> str:
+def pg_type(computed: Computed) -> str:
+    """The type of a leaf's column in PostgreSQL."""
     return computed.type.sql if computed.form.kind == "value" else PG_TYPES[computed.form.kind]
 
 

@@ -2,13 +2,27 @@
 
 Starting at the changed leaf, the distinct keys of what was read narrow the read of each neighbour in the join
 graph, and so on outwards. A leaf that a join compares by several columns is narrowed by all of them whose other
-side is known. A read that cannot be narrowed, or only by too many keys, is a whole read.
+side is known.
+
+Rows that find no partner in an inner join lead nowhere. So whenever a leaf was read, the leaves known before are
+thinned out by its keys, and those by theirs, before keys are followed on: with A the changed leaf, B filtered, C large,
+
+    A = B and A = C:    read B by the keys of A;  A1 = the rows of A with a partner in B;  read C by the keys of A1
+
+B is known at both versions where it changed, and all rows of it that A can meet are there, so a row of A without a
+partner has none before and none after. Only what is followed is thinned out, not what is joined.
+
+Rows that are compared with a value that moved are read between the old and the new one (`runnel.delta.ranges`).
+
+Where keys are too many to narrow a read by, a leaf that PostgreSQL expects to have few rows is read whole, and thins
+out the others. What still cannot be narrowed is a whole read.
 
 `explain` takes the same way with `Unread` in place of rows, so it tells what a refresh does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -17,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runnel.delta.parts import Seed, Term
+from runnel.delta.ranges import between
 from runnel.plan.stage import Branch, Equi, Inner, LeafNode, Outer, Tree, tree_leaves
 from runnel.ports.rows import Restriction
 
@@ -42,6 +57,13 @@ ReadAfter = Callable[[int, Restriction | None], Met | None]
 
 Cost = Callable[[int, str, int], float]
 """(leaf, expression, number of keys) -> about how many rows a read narrowed by them touches."""
+
+Few = Callable[[int], float]
+"""About how many rows a leaf has that pass its own filters; a whole read of few is made on the driver."""
+
+
+def _nobody_knows(leaf: int) -> float:  # noqa: ARG001
+    return math.inf
 
 
 @dataclass
@@ -133,7 +155,14 @@ def distinct_keys(table: Met, column: str) -> tuple[object, ...] | None:
     return tuple(keys.to_pylist()) if len(keys) <= MAX_KEYS else None
 
 
-def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, Met], read: ReadAfter, cost: Cost) -> Reads:
+def restricted_reads(
+    branch: Branch,
+    term: Term,
+    deltas: Mapping[int, Met],
+    read: ReadAfter,
+    cost: Cost,
+    few: Few = _nobody_knows,
+) -> Reads:
     """All after-reads that a term needs besides the deltas of the changed leaves."""
     keys = ways(branch.tree, term.leaf)
     needed = {leaf for part in term.parts for leaf, version in part.versions.items() if version != "delta"}
@@ -147,9 +176,15 @@ def restricted_reads(branch: Branch, term: Term, deltas: Mapping[int, Met], read
         if term.seeds:
             seed = term.seeds[0]
             _take(reads, seed.leaf, _seed_restriction(seed, delta, branch), read)
-        _spread(branch, {term.leaf: delta}, needed - {term.leaf}, keys, reads, read, cost)
+        known: dict[int, Met] = {term.leaf: delta}
+        moved = between(branch, term, delta)
+        if moved is not None:
+            _take(reads, *moved, read)
+            needed.discard(moved[0])
+            known |= {leaf: reads.met(leaf) for leaf in reads.after}
+        _spread(branch, known, needed - {term.leaf}, keys, reads, read, cost, few)
         return reads
-    return _reads_from_join_keys(branch, term, deltas, needed, keys, read, cost)
+    return _reads_from_join_keys(branch, term, deltas, needed, keys, read, cost, few)
 
 
 def _reads_from_join_keys(
@@ -160,6 +195,7 @@ def _reads_from_join_keys(
     keys: list[Way],
     read: ReadAfter,
     cost: Cost,
+    few: Few,
 ) -> Reads:
     """Outer joins compared whole: find the join's touched keys first, then read both sides under them."""
     inner, outer = term.seeds
@@ -167,7 +203,7 @@ def _reads_from_join_keys(
     found: Mapping[int, Met] = {term.leaf: deltas[term.leaf]}
     if inner.leaf != term.leaf:
         inside_keys = [k for k in keys if {k.near, k.far} <= term.inside]
-        _spread(branch, found, set(term.inside) - {term.leaf}, inside_keys, scouting, read, cost)
+        _spread(branch, found, set(term.inside) - {term.leaf}, inside_keys, scouting, read, cost, few)
         if inner.leaf not in scouting.after:
             for leaf in sorted(needed):
                 _take(scouting, leaf, None, read)
@@ -179,7 +215,7 @@ def _reads_from_join_keys(
         column = branch.leaves[inner.leaf].column(inner.column)
         _take(reads, seed.leaf, _values_restriction(seed, touched, column), read)
     known = {leaf: reads.met(leaf) for leaf in (inner.leaf, outer.leaf) if leaf in reads.after}
-    _spread(branch, known, needed - {inner.leaf, outer.leaf}, keys, reads, read, cost)
+    _spread(branch, known, needed - {inner.leaf, outer.leaf}, keys, reads, read, cost, few)
     return reads
 
 
@@ -203,11 +239,12 @@ def _spread(
     reads: Reads,
     read: ReadAfter,
     cost: Cost,
+    few: Few,
 ) -> None:
     frontier = dict(known)
     waiting = set(needed)
     while waiting:
-        step = _best_step(branch, frontier, waiting, keys, cost)
+        step = _best_step(branch, frontier, waiting, keys, cost) or _smallest(waiting, few)
         if step is None:
             for leaf in sorted(waiting):
                 _take(reads, leaf, None, read)
@@ -217,6 +254,45 @@ def _spread(
         _take(reads, leaf, restriction, read)
         if leaf in reads.after:
             frontier[leaf] = reads.met(leaf)
+            if waiting:
+                _thin_out(branch, frontier, leaf)
+
+
+def _smallest(waiting: set[int], few: Few) -> tuple[int, None] | None:
+    """The leaf to read whole where no keys lead on: its rows may lead on to the others."""
+    rows, leaf = min((few(leaf), leaf) for leaf in waiting)
+    return (leaf, None) if rows <= MAX_KEYS else None
+
+
+def _thin_out(branch: Branch, frontier: dict[int, Met], read: int) -> None:
+    """Leave out the rows that lead nowhere, now that one more leaf is known."""
+    inner = [key for join in joins(branch.tree) if isinstance(join, Inner) for key in join.equi if not key.null_safe]
+    changed = [read]
+    while changed:
+        by = changed.pop()
+        for key in inner:
+            for near, column, other, other_column in (
+                (key.left_leaf, key.left, key.right_leaf, key.right),
+                (key.right_leaf, key.right, key.left_leaf, key.left),
+            ):
+                if other != by:
+                    continue
+                kept = _with_partner(branch, frontier, (near, column), (other, other_column))
+                if kept is not None:
+                    frontier[near] = kept
+                    changed.append(near)
+
+
+def _with_partner(
+    branch: Branch, frontier: Mapping[int, Met], near: tuple[int, int], by: tuple[int, int]
+) -> pa.Table | None:
+    """The rows of a leaf whose key another leaf has; None when these are all, or nobody can tell."""
+    rows, partners = frontier.get(near[0]), frontier.get(by[0])
+    if not isinstance(rows, pa.Table) or not isinstance(partners, pa.Table):
+        return None
+    keys = partners.column(branch.leaves[by[0]].column(by[1]))
+    kept = rows.filter(pc.is_in(rows.column(branch.leaves[near[0]].column(near[1])), value_set=keys.drop_null()))
+    return kept if kept.num_rows < rows.num_rows else None
 
 
 def _best_step(

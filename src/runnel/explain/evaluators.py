@@ -13,7 +13,7 @@ from typing import Literal
 from runnel.explain.render import WIDTH
 from runnel.model.quantities import amount
 
-Evaluator = Literal["PostgreSQL", "the driver", "slices", "tasks"]
+Evaluator = Literal["PostgreSQL", "the driver", "slices", "files", "tasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ def _who(evaluator: Evaluator) -> str:
         "PostgreSQL": "PostgreSQL alone",
         "the driver": "the driver",
         "slices": "tasks in slices",
+        "files": "tasks with DuckDB",
         "tasks": "tasks",
     }[evaluator]
 
@@ -80,7 +81,7 @@ def _changes(leaf: LeafForecast) -> str:
 
 
 def _reader(evaluator: Evaluator) -> str:
-    return "tasks" if evaluator == "slices" else evaluator
+    return "tasks" if evaluator in ("slices", "files") else evaluator
 
 
 def _whole(leaf: LeafForecast) -> str:

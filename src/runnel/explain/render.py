@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from runnel.delta.ranges import ranges
 from runnel.explain import access
 from runnel.explain.words import Words, aliases, bare, called, hidden, made_for, select_items, tidy
 from runnel.plan.stage import (
@@ -310,7 +311,10 @@ class _Drawing:
         one_row = {x.id for x in branch.leaves if access.is_one_row_leaf(self.plan, x)}
         if leaf.id in one_row:
             others = [x for x in branch.leaves if leaf.id != x.id and not isinstance(x.source, Constant)]
-            if any(x.id not in one_row for x in others):
+            compared = next((r for r in ranges(branch) if r.values == leaf.id), None)
+            if compared is not None:
+                self._compared(branch.leaves[compared.leaf], compared.sql, branch, node)
+            elif any(x.id not in one_row for x in others):
                 text = (
                     f"one value for all rows: when it changes, all of {', '.join(names[x.id] for x in others)} is read"
                 )
@@ -320,6 +324,17 @@ class _Drawing:
         if causes:
             who = " or ".join(names[c] for c in causes)
             self._mark(node, f"all of {what} is read when {who} changes: no equality leads there")
+
+    def _compared(self, leaf: Leaf, sql: str, branch: Branch, node: Node) -> None:
+        """A leaf whose rows are compared with a value that moves: those between the old and the new one are read."""
+        rows, between = aliases(branch)[leaf.id], f"{self._key(leaf, branch, sql)} between the old and the new one"
+        statement = access.create_index(leaf, sql)
+        if access.has_index(self.plan, leaf, sql) or statement is None:
+            node.notes.append(f"one value for all rows: when it moves, rows of {rows} with {between} are read")
+        else:
+            self._mark(
+                node, f"one value for all rows: when it moves, {rows} is scanned for {between}; instead:\n{statement}"
+            )
 
     def _clock_scan(self, leaf: Leaf, node: Node) -> None:
         assert isinstance(leaf.source, Relation)

@@ -30,11 +30,8 @@ def binary_types(schema: pa.Schema) -> list[str]:
 
 def read_arrow(owner: AsOwner, query: Query, schema: pa.Schema) -> pa.Table:
     """Run a SELECT of the owner's and give its rows as Arrow."""
-    chunks = bytearray()
     # Parameters are always passed, because percent signs in the text are always doubled.
-    for chunk in owner.csv(query.text, pg_types(schema), query.params or {"none": None}):
-        chunks += chunk
-    return parse_csv(bytes(chunks), schema)
+    return parse_csv(owner.csv_text(query.text, pg_types(schema), query.params or {"none": None}), schema)
 
 
 def table_as_csv(table: pa.Table) -> Iterator[bytes]:

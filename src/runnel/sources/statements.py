@@ -6,10 +6,10 @@ relation, the change buffer or the change log that the leaf stands for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runnel.model.names import quote
+from runnel.model.names import array_literal, quote
 from runnel.model.types import TEXTUAL, Column
 from runnel.plan.stage import Leaf
 from runnel.ports.rows import Clock, Query, Restriction
@@ -147,11 +147,16 @@ def after_query(
     extra: list[str] = []
     for number, part in enumerate([restriction, *restriction.also] if restriction is not None else []):
         name = f"keys{number or ''}"
-        condition = f"({_escape(part.sql)}) = ANY(%({name})s::text[]::{part.array_type}[])"
+        values = f"%({name})s::text[]::{part.array_type}[]"
+        condition = f"({_escape(part.sql)}) = ANY({values})"
+        if part.between:
+            least, greatest = (f"(SELECT {end}(v) FROM unnest({values}) AS v)" for end in ("min", "max"))
+            condition = f"({_escape(part.sql)}) BETWEEN {least} AND {greatest}"
         if part.include_null:
             condition = f"({condition} OR ({_escape(part.sql)}) IS NULL)"
         extra.append(condition)
-        params[name] = [str(v) if not isinstance(v, bool) else ("t" if v else "f") for v in part.values]
+        # As one text: for psycopg every element of a list is a value to look at.
+        params[name] = array_literal(list(map(_text_of(part.values), part.values)))
     if leaf.clock_filters:
         params["now"] = clock.now
     source = f"FROM {leaf_rows(leaf, _escape(relation), where)}{_where(leaf, NOW, extra)}"
@@ -159,6 +164,11 @@ def after_query(
         return Query(f"SELECT {', '.join(items) or 'NULL::bool AS nothing'} {source}", params)
     names = ", ".join(leaf.column(i) for i in keys)
     return Query(f"SELECT {', '.join(items)}, count(*) AS w {source} GROUP BY {names}", params)
+
+
+def _text_of(values: Sequence[object]) -> Callable[[object], str]:
+    """How values of one column are written; they are all of one type."""
+    return (lambda v: "t" if v else "f") if values and isinstance(values[0], bool) else str
 
 
 def delta_query(leaf: Leaf, buffer: Buffer, relation: str, clock: Clock) -> Query:

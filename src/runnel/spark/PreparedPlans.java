@@ -2,6 +2,8 @@ package runnel;
 
 import java.io.ByteArrayInputStream;
 import java.io.DataInputStream;
+import java.io.ObjectOutputStream;
+import java.io.OutputStream;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
 import java.nio.file.Files;
@@ -200,6 +202,23 @@ public final class PreparedPlans {
         public String refusal() {
             String found = unfit(root);
             return found == null && rows().getNumPartitions() != 1 ? "more than one partition" : found;
+        }
+
+        /** How long the plan is when it is written down. */
+        public long written() throws Throwable {
+            final long[] length = new long[1];
+            ObjectOutputStream out = new ObjectOutputStream(new OutputStream() {
+                public void write(int one) {
+                    length[0] += 1;
+                }
+
+                public void write(byte[] some, int from, int count) {
+                    length[0] += count;
+                }
+            });
+            out.writeObject(root);
+            out.close();
+            return length[0];
         }
 
         private static String unfit(SparkPlan node) {

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for `mapInArrow`."""
-Sums = dict[int, tuple[int, int, int, int]]
-"""Rows and bytes read, rows and bytes written, by the number of the meter."""
+Sums = dict[int, tuple[int, int, int, int, int]]
+"""Rows and bytes read, rows and bytes written, and the bytes of the largest part, by the number of the meter."""
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +36,21 @@ _PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interrup
 _PATIENCE = 2000
 """Milliseconds to wait for Spark's own book-keeping, which lags behind its jobs."""
 
-_NOTHING = (0, 0, 0, 0)
+_NOTHING = (0, 0, 0, 0, 0)
 
 _numbers = itertools.count(1)
 _accumulators: weakref.WeakKeyDictionary[SparkContext, Accumulator[Sums]] = weakref.WeakKeyDictionary()
 """One per application, for all meters: PySpark keeps each accumulator for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """What the tasks of some jobs have printed."""
+
+    size: int = 0
+    """In bytes."""
+    largest: int = 0
+    """Of its largest part."""
 
 
 @dataclass
@@ -54,6 +64,8 @@ class Meter:
     counts: Counter[str] = field(default_factory=Counter)
     """By the names of `WorkDone`."""
     number: int = field(default_factory=lambda: next(_numbers))
+    last_wrote: Wrote = Wrote()
+    """By the tasks that were counted last."""
 
     @property
     def work(self) -> WorkDone:
@@ -101,9 +113,10 @@ class Meter:
             yield
         finally:
             jobs, tasks = _end_group(context, group, before)
-            read, read_bytes, wrote, wrote_bytes = _accumulator(context).value.pop(self.number, _NOTHING)
+            read, read_bytes, wrote, wrote_bytes, largest = _accumulator(context).value.pop(self.number, _NOTHING)
             self.counts.update(jobs=jobs, tasks=tasks, read_rows=read, read_bytes=read_bytes)
             self.written(wrote, wrote_bytes)
+            self.last_wrote = Wrote(wrote_bytes, largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +129,17 @@ class TaskCounter:
     def read(self, batch: pa.RecordBatch) -> None:
         """A batch that the task has read."""
         if self.total is not None:
-            self.total.add({self.number: (batch.num_rows, batch.nbytes, 0, 0)})
+            self.total.add({self.number: (batch.num_rows, batch.nbytes, 0, 0, 0)})
 
     def wrote(self, rows: int, size: int) -> None:
         """Rows that the task has printed, in so many bytes."""
         if self.total is not None:
-            self.total.add({self.number: (0, 0, rows, size)})
+            self.total.add({self.number: (0, 0, rows, size, 0)})
+
+    def part(self, size: int) -> None:
+        """The end of a part of what the task has printed, which `wrote` has counted."""
+        if self.total is not None:
+            self.total.add({self.number: (0, 0, 0, 0, size)})
 
 
 def _counted(read: Mapped, counter: TaskCounter) -> Mapped:
@@ -140,9 +158,10 @@ class _AddUp:
         return {}
 
     def addInPlace(self, total: Sums, more: Sums) -> Sums:  # noqa: N802  (PySpark's name)
-        for number, (read, read_bytes, wrote, wrote_bytes) in more.items():
-            known = total.get(number, _NOTHING)
-            total[number] = known[0] + read, known[1] + read_bytes, known[2] + wrote, known[3] + wrote_bytes
+        for number, (*counts, largest) in more.items():
+            *known, known_largest = total.get(number, _NOTHING)
+            read, read_bytes, wrote, wrote_bytes = map(sum, zip(known, counts, strict=True))
+            total[number] = read, read_bytes, wrote, wrote_bytes, max(known_largest, largest)
         return total
 
 

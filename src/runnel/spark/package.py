@@ -25,10 +25,13 @@ from runnel.errors import UserError
 TASK_MODULES = (
     "runnel.spark.errands",
     "runnel.spark.executors",
+    "runnel.spark.files",
     "runnel.spark.floats",
     "runnel.spark.meter",
     "runnel.spark.relay",
     "runnel.spark.slices",
+    "runnel.spark.ducklake.files",
+    "runnel.spark.ducklake.save_task",
     "runnel.spark.ducklake.task",
     "runnel.spark.ducklake.through_postgres",
     "runnel.spark.ducklake.upkeep",
@@ -46,7 +49,7 @@ DISTRIBUTIONS = (
     # Rows of lakes whose expressions PostgreSQL evaluates.
     "psycopg",
     "psycopg-binary",
-    # Files of lakes: in object stores, and encrypted ones.
+    # Files of lakes: in object stores, encrypted ones, and those that DuckDB joins.
     "obstore",
     "duckdb",
     "duckdb-extension-httpfs",

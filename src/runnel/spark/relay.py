@@ -5,7 +5,7 @@ what that transaction is to see: rows that tasks committed would be invisible in
 compute and print, side by side, and keep the bytes on their disks; then these are fetched, one partition after another.
 Small results come at once.
 
-Rows that Spark has computed are a DataFrame. Rows that PostgreSQL has computed for a task are none of Spark's business:
+Rows that Spark has computed are a DataFrame. Rows that a database has computed for a task are none of Spark's business:
 they are an RDD of bytes, which costs the JVM a quarter of what the same bytes in a DataFrame do (80 MB: 0.8 s against
 3.1 s).
 """
@@ -25,7 +25,6 @@ from pyspark.sql import DataFrame
 
 from runnel.spark.job import FAILURES, failure
 from runnel.spark.meter import Mapped, Meter, TaskCounter
-from runnel.spark.slices import Slices, slice_rows
 
 if TYPE_CHECKING:
     from runnel.spark.session import Sessions
@@ -34,26 +33,17 @@ _WHOLE = 128 * 2**20
 """Partitions of at most so many bytes are fetched whole: the JVM of the driver holds two of them."""
 _AT_ONCE = 16 * 2**20
 """Of larger ones, about how many bytes are fetched at a time."""
-_AT_HAND = 256 * 2**10
-"""A partition of at most so many bytes comes with the answer to how large it is."""
+_AT_HAND = 4 * 2**20
+"""So few bytes in all come in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relay:
     """Rows that have been computed and wait to be fetched."""
 
-    size: int
-    """In bytes."""
+    is_empty: bool
     chunks: Iterable[bytes]
     """The rows as CSV."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """What is known of a partition."""
-
-    sizes: list[int]
-    pieces: list[bytes] | None
 
 
 @contextmanager
@@ -64,30 +54,31 @@ def relayed(rows: DataFrame, meter: Meter) -> Iterator[Relay]:
     try:
         with _in_words(), meter.jobs():
             sizes = kept.selectExpr("length(bytes) AS size").toArrow().column(0).to_pylist()
-        yield Relay(sum(sizes), _passed(_rows(kept, meter), meter, meter.work.written_rows - before))
+        yield Relay(not sizes, _passed(_rows(kept, meter), meter, meter.work.written_rows - before))
     finally:
         kept.unpersist()
 
 
 @contextmanager
-def relayed_slices(sessions: Sessions, slices: Slices) -> Iterator[Relay]:
-    """The same with rows that PostgreSQL has computed: each task runs a SELECT and prints what comes."""
+def relayed_slices(sessions: Sessions, count: int, rows: Callable[[int], Iterator[Any]]) -> Iterator[Relay]:
+    """The same with rows that a database has computed: each task asks for those of one number and prints what comes."""
     meter = sessions.meter
     before = meter.work.written_rows
-    numbers = sessions.base.sparkContext.parallelize(range(len(slices.queries)), len(slices.queries))
-    kept = numbers.mapPartitions(_printed_slices(slices, meter.in_tasks())).persist(StorageLevel.DISK_ONLY)
+    numbers = sessions.base.sparkContext.parallelize(range(count), count)
+    kept = numbers.mapPartitions(_printed_slices(rows, meter.in_tasks())).persist(StorageLevel.DISK_ONLY)
     try:
         with _in_words(), meter.jobs():
-            found = kept.mapPartitions(_looked_at).collect()
-        sizes = [each.sizes for each in found]
+            # Counted by the JVM: a Python worker that looks at what another has printed costs as much as the printing.
+            is_empty = not kept._jrdd.count()
         chunks: Iterable[bytes]
-        if all(each.pieces is not None for each in found):
-            chunks = [piece for each in found for piece in each.pieces or ()]
-        elif all(sum(each) <= _WHOLE for each in sizes):
+        if meter.last_wrote.size <= _AT_HAND:
+            with _in_words(), meter.jobs():
+                chunks = kept.collect()
+        elif meter.last_wrote.largest <= _WHOLE:
             chunks = _wholes(kept, meter)
         else:
-            chunks = _portions(kept, sizes, meter)
-        yield Relay(sum(map(sum, sizes)), _passed(chunks, meter, meter.work.written_rows - before))
+            chunks = _portions(kept, meter)
+        yield Relay(is_empty, _passed(chunks, meter, meter.work.written_rows - before))
     finally:
         kept.unpersist()
 
@@ -118,12 +109,14 @@ def _wholes(kept: RDD[bytes], meter: Meter) -> Iterator[bytes]:
         yield from kept.toLocalIterator(prefetchPartitions=True)
 
 
-def _portions(kept: RDD[bytes], sizes: Sequence[Sequence[int]], meter: Meter) -> Iterator[bytes]:
+def _portions(kept: RDD[bytes], meter: Meter) -> Iterator[bytes]:
     """The pieces of all partitions, some at a time; the next ones are fetched while those before are written.
 
     A Python worker picks them out of their partition, which takes ten times as long as fetching all of it.
     """
     context = kept.context
+    with _in_words(), meter.jobs():
+        sizes = kept.mapPartitions(lambda pieces: [[len(piece) for piece in pieces]]).collect()
 
     def fetch(partition: int, start: int, end: int) -> list[bytes]:
         # What stands before is passed over: it comes from the executor's disk and is not sent.
@@ -139,21 +132,6 @@ def _portions(kept: RDD[bytes], sizes: Sequence[Sequence[int]], meter: Meter) ->
             yield from pieces
     # Jobs of another thread are in no group.
     meter.one_task_jobs(len(waiting))
-
-
-def _looked_at(pieces: Iterable[bytes]) -> Iterator[Partition]:
-    """The sizes of a partition's pieces, and the pieces if they are small."""
-    sizes: list[int] = []
-    held: list[bytes] | None = []
-    total = 0
-    for piece in pieces:
-        sizes.append(len(piece))
-        total += len(piece)
-        if total > _AT_HAND:
-            held = None
-        elif held is not None:
-            held.append(piece)
-    yield Partition(sizes, held)
 
 
 def _runs(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -182,12 +160,18 @@ def _printed(counter: TaskCounter) -> Mapped:
     return printed
 
 
-def _printed_slices(slices: Slices, counter: TaskCounter) -> Callable[[Iterable[int]], Iterator[bytes]]:
-    """A function for `mapPartitions`: the rows of the SELECTs with these numbers."""
+def _printed_slices(
+    rows: Callable[[int], Iterator[Any]], counter: TaskCounter
+) -> Callable[[Iterable[int]], Iterator[bytes]]:
+    """A function for `mapPartitions`: the rows of these numbers."""
 
     def printed(numbers: Iterable[int]) -> Iterator[bytes]:
         for number in numbers:
-            yield from _print(_read(slice_rows(slices, slices.queries[number]), counter), counter)
+            size = 0
+            for text in _print(_read(rows(number), counter), counter):
+                size += len(text)
+                yield text
+            counter.part(size)
 
     return printed
 

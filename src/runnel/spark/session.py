@@ -30,6 +30,8 @@ __all__ = ["SMALL_ROWS", "Sessions", "SparkSession", "adopt", "build_sessions"]
 
 _APPLICATION = {
     "spark.ui.enabled": "false",
+    # Work of several stream tables shares the cores; a long one does not keep the others waiting.
+    "spark.scheduler.mode": "FAIR",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ui.retainedExecutions": "1",
     # A large result is fetched by as many jobs as it has partitions, and all of them are counted.
@@ -122,6 +124,31 @@ class Sessions:
     def parallelism(self) -> int:
         """How many tasks run at once."""
         return int(self.base.sparkContext.defaultParallelism)
+
+    def enroll(self, worker: str) -> None:
+        """The calling thread is a worker: its jobs can be cancelled by this name, and share the cores fairly."""
+        context = self.base.sparkContext
+        with contextlib.suppress(Py4JError, OSError):
+            context.addJobTag(worker)
+            context.setLocalProperty("spark.scheduler.pool", worker)
+
+    def cancel(self, worker: str) -> None:
+        """Cancel the jobs of a worker; any thread may."""
+        with contextlib.suppress(Py4JError, OSError):
+            self.base.sparkContext.cancelJobsWithTag(worker)
+
+    def tasks_of(self, worker: str) -> tuple[int, int]:
+        """How many tasks of a worker's present job are done, of how many; none of none if it has no job."""
+        context = self.base.sparkContext
+        try:
+            spark: Any = context._jsc.sc()
+            for number in context.statusTracker().getActiveJobsIds():
+                job = spark.statusStore().job(number)
+                if job.jobTags().contains(worker):
+                    return int(job.numCompletedTasks()), int(job.numTasks())
+        except (Py4JError, OSError, AttributeError):
+            pass  # looking never does harm
+        return 0, 0
 
     def stop(self) -> None:
         """Stop the application if it was started here."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,37 +35,43 @@ class Slices:
 
 def slices_frame(sessions: Sessions, slices: Slices) -> DataFrame:
     """The rows of all slices."""
+    read = sessions.meter.reading(by_number(partial(slice_rows, slices)))
+    return numbered_frame(sessions, len(slices.queries), read, slices.schema)
+
+
+def numbered_frame(sessions: Sessions, count: int, read: SliceReader, schema: pa.Schema) -> DataFrame:
+    """What a function reads for so many numbers, each in a task of its own."""
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  (tasks import this module without it)
 
-    # A range of n partitions puts exactly one slice into each task.
-    numbers = sessions.large.range(0, len(slices.queries), 1, len(slices.queries))
-    return numbers.mapInArrow(sessions.meter.reading(slice_reader(slices)), from_arrow_schema(slices.schema))
+    # A range of n partitions puts exactly one number into each task.
+    return sessions.large.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
 
 
-def slice_reader(slices: Slices) -> SliceReader:
-    """A function for `mapInArrow`: each input row is the number of a SELECT, its rows are the output."""
+def by_number(rows: Callable[[int], Iterator[pa.RecordBatch]]) -> SliceReader:
+    """A function for `mapInArrow`: each input row is a number, and what `rows` has for it is the output."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from slice_rows(slices, slices.queries[number])
+                yield from rows(number)
 
     return read
 
 
-def slice_rows(slices: Slices, query: str) -> Iterator[pa.RecordBatch]:
+def slice_rows(slices: Slices, number: int) -> Iterator[pa.RecordBatch]:
     """A slice's rows, straight from PostgreSQL's binary format: rows that pass through Python one by one cost more."""
     import adbc_driver_manager as adbc  # noqa: PLC0415  (imported where the task runs)
-    from adbc_driver_postgresql import dbapi  # noqa: PLC0415
+
+    from runnel.spark.connections import connection  # noqa: PLC0415
 
     try:
-        with dbapi.connect(slices.dsn, autocommit=True) as conn, conn.cursor() as cursor:
+        with connection(slices.dsn) as conn, conn.cursor() as cursor:
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             cursor.execute(f"SET TRANSACTION SNAPSHOT '{slices.snapshot}'")
             for key, value in slices.settings.items():
                 cursor.execute("SELECT set_config($1, $2, true)", (key, value))
                 cursor.fetchall()
-            cursor.execute(query)
+            cursor.execute(slices.queries[number])
             for batch in cursor.fetch_record_batch():
                 yield pa.record_batch(
                     [column.cast(field.type) for column, field in zip(batch.columns, slices.schema, strict=True)],

@@ -135,7 +135,7 @@ def _load_rows(stage: Stage, work: Sequence[Work], frame: Frames, adds_up: bool)
     ]
     total = reduce(lambda x, y: x.unionByName(y, allowMissingColumns=True), parts)
     names = load_names(stage, {w.number for w in work})
-    return _add_up(stage, total, names) if adds_up else total.select(*names)
+    return add_up(stage, total, names) if adds_up else total.select(*names)
 
 
 def _parts(work: Work, frame: Callable[[int, Side], DataFrame]) -> Iterator[tuple[int, ZSet]]:
@@ -193,7 +193,8 @@ def _project(branch: Branch, number: int, rows: ZSet, sign: int) -> DataFrame:
     return rows.rows.selectExpr(f"{number}S AS b", *carried, f"{weight} AS w", *sums)
 
 
-def _add_up(stage: Stage, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+def add_up(stage: Stage, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Load rows with equal ones as one; those that add up to nothing are left out."""
     added = ["w", *(f"s{k}" for k in range(len(stage.branches[0].sums)))]
     carried = [name for name in names if name not in added]
     totals = [F.expr(f"sum({c}) AS {c}") for c in added]

@@ -1,16 +1,20 @@
-"""Warm Spark up before saying ready: the first runs of a plan are ten times slower than the later ones."""
+"""Warm Spark up: the first runs of a plan are ten times slower than the later ones.
+
+That takes some seconds of the processor, and is done while the engine has nothing else to do. Whatever it does itself
+warms Spark up as well.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from runnel.spark.job import run
-from runnel.spark.prepared import Owner
+from runnel.spark.prepared import Owner, PreparedPlans
 from runnel.spark.session import Sessions
 
 MOST_SECONDS = 6.0
@@ -22,8 +26,9 @@ NOBODY = Owner(0, "")
 """Owns the plans that are made here."""
 
 
-def warm_up(sessions: Sessions) -> None:
+def warm_up(sessions: Sessions, may_go_on: Callable[[], bool]) -> None:
     """Plan and run the kind of plan that a small refresh runs, again and again for a few seconds."""
+    prepared = PreparedPlans(sessions.small, factory=sessions.prepared.factory)
     left = pa.table(
         {
             "l0_0": pa.array(range(50), pa.int64()),
@@ -35,16 +40,14 @@ def warm_up(sessions: Sessions) -> None:
     tables = [left, left.rename_columns(["l1_0", "l1_1", "l1_2", "w1"])]
     began = time.monotonic()
     for number in range(MOST_ROUNDS):
-        plan = sessions.prepared.find(NOBODY, number, [table.schema for table in tables], _frame)
+        if time.monotonic() - began > MOST_SECONDS or not may_go_on():
+            break
+        plan = prepared.find(NOBODY, number, [table.schema for table in tables], _frame)
         if plan is None:
             run(_frame([sessions.small_frame(table) for table in tables]))
         else:
             for _ in range(RUNS):
                 plan.run(tables)
-        if time.monotonic() - began > MOST_SECONDS:
-            break
-    sessions.prepared.retain(())
-    sessions.prepared.reset_counts()
 
 
 def _frame(inputs: Sequence[DataFrame]) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Casts and constants: from each type of a lake to each other, as far as both systems agree on every value.
+"""Casts and constants: from each type that files have to each other, as far as both systems agree on every value.
 
 Text is not read as another type here: what PostgreSQL accepts as a number or a date is a world of its own.
 """

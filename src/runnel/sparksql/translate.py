@@ -101,6 +101,18 @@ def translate(leaf: Leaf, columns: Sequence[Column], around: Around) -> Translat
         return Untranslated(error.what or "")
 
 
+def values(leaf: Leaf, columns: Sequence[Column], around: Around) -> tuple[list[Value], list[str]] | Untranslated:
+    """The leaf's computed columns as they are, before they travel, and its filters; without the clock."""
+    if leaf.functions or leaf.clock_filters:
+        return Untranslated(leaf.functions[0].sql if leaf.functions else leaf.clock_filters[0])
+    walk = _Walk({c.name: c for c in columns}, around)
+    try:
+        computed = [walk.value(_parsed(each.sql)) for each in leaf.computed]
+        return computed, [walk.condition(_parsed(text)) for text in leaf.filters]
+    except Untranslatable as error:
+        return Untranslated(error.what or "")
+
+
 def _with_clock(text: str) -> str:
     return text.replace(":clock", f"'{moments.CLOCK}'::timestamptz")
 

@@ -104,6 +104,12 @@ def mark_aggregates(tree: exp.Query, names: Set[str]) -> None:
             call.set(_MARK, True)
 
 
+def of_schema(schema: str, call: exp.Expr) -> exp.Expr:
+    """The call of an aggregate that is not PostgreSQL's own."""
+    call.set(_MARK, True)
+    return exp.Dot(this=exp.to_identifier(schema, quoted=True), expression=call)
+
+
 def called_names(tree: exp.Query) -> frozenset[str]:
     """Names of all aggregates called anywhere, as aggregates or as window functions, in every spelling."""
     names = {function_name(n) for n in tree.find_all(exp.Func) if is_call(n)}

@@ -248,6 +248,10 @@ class Lowering:
             case exp.Is() if isinstance(condition.expression, exp.Null):
                 test = self._is_null(condition.this, nullable)
                 return f"(NOT {test})" if test and condition.args.get("negate") else test
+            case exp.Is() if isinstance(condition.expression, exp.Boolean):
+                inner = self._spark(condition.this, nullable)
+                word = "IS NOT" if condition.args.get("negate") else "IS"
+                return f"({inner} {word} {str(bool(condition.expression.this)).upper()})" if inner else None
             case exp.Boolean():
                 return str(bool(condition.this)).lower()
             case exp.NullSafeNEQ():

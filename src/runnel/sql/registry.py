@@ -84,7 +84,8 @@ FOREIGN_TABLE = Entry(
 SYSTEM_CATALOG = Entry(
     "system catalogs",
     "FULL",
-    "system catalogs, and Runnel's own tables, carry no triggers, so the query is recomputed every period",
+    "system catalogs, and Runnel's own tables but those of provenance, carry no triggers, so the query is "
+    "recomputed every period",
 )
 ROW_SECURITY = Entry(
     "tables with row-level security",

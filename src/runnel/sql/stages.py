@@ -12,6 +12,7 @@ from sqlglot import exp
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.model.types import Column
+from runnel.model.versions import version_of
 from runnel.plan import expr as ex
 from runnel.plan.stage import (
     Branch,
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from runnel.catalog.owner import AsOwner
 
 SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pgtrickle", "pgtrickle_changes", "pgtrickle_state")
+PROVENANCE = "_provenance"
+"""Runnel's own tables of this ending, one per sink, may be captured: publications write there, not all refreshes."""
 
 
 @dataclass
@@ -94,7 +97,7 @@ class Compiler:
             raise NotDifferentiable(registry.FOREIGN_TABLE, f"the foreign table {name}", table=name.name)
         if facts.row_security:
             raise NotDifferentiable(registry.ROW_SECURITY, f"row-level security on {name}", table=name.name)
-        if name.schema in SYSTEM_SCHEMAS:
+        if _is_system(name):
             raise NotDifferentiable(registry.SYSTEM_CATALOG, f"the system catalog {name}", table=name.name)
         return facts.relation
 
@@ -102,7 +105,7 @@ class Compiler:
         name = facts.relation.name
         if facts.temporary:
             raise registry.refused(registry.TEMPORARY, f'relation "{name}" is temporary: {registry.TEMPORARY.why}')
-        if (facts.kind in ("r", "p") and name.schema not in SYSTEM_SCHEMAS) or facts.claimed:
+        if (facts.kind in ("r", "p") and not _is_system(name)) or facts.claimed:
             self.tables[name] = facts.relation
         elif facts.kind != "v":
             self.uncaptured = True
@@ -153,6 +156,7 @@ class Compiler:
             unique_keys=lambda schema, table: unique_keys(self.asking.conn, Name(schema, table)),
             is_set_returning=lambda name: returns_set(self.asking.conn, name),
             is_aggregate=lambda name: name in STANDARD or name in self.aggregates,
+            has_any_value=version_of(self.asking.conn.info.server_version).has_any_value,
         )
 
     # -- stages --------------------------------------------------------------------------------------------
@@ -329,6 +333,10 @@ class Compiler:
             )
             for stage in self.stages
         ]
+
+
+def _is_system(name: Name) -> bool:
+    return name.schema in SYSTEM_SCHEMAS and not (name.schema == "pgtrickle" and name.name.endswith(PROVENANCE))
 
 
 def _names_a_relation(table: exp.Table) -> bool:

@@ -6,7 +6,7 @@ files' rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -17,16 +17,19 @@ from runnel.lake.read.scan import FileScan, Scan
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Query, leaf_schema, weight_name
+from runnel.ports.rows import FileColumn, FileRows, Frame, Query, leaf_schema, weight_name
 from runnel.ports.source import Reading
 from runnel.sources.arrow import pg_types
-from runnel.sources.ducklake.reads import LakeIo, LakeReads
+from runnel.sources.ducklake.reads import LakeIo, LakeReads, scanned_rows
 from runnel.sources.ducklake.ref import LakeRef
 from runnel.sources.statements import WEIGHT, Buffer, after_query, buffer_rows, delta_query
+from runnel.spark.ducklake.files import LakeFiles
 from runnel.spark.ducklake.leaves import WEIGHT as CARRIED
-from runnel.spark.ducklake.leaves import changes_frame, computed, netted, rows_frame, together
+from runnel.spark.ducklake.leaves import changes_frame, computed, netted, rows_frame, together, told_apart
 from runnel.spark.ducklake.through_postgres import TABLE, Through, through_frame, through_rows
-from runnel.sparksql.translate import Around, Translation, Untranslated, is_moment, translate
+from runnel.sparksql.duckdb import KNOWN, said
+from runnel.sparksql.translate import Around, Translation, Untranslated, is_moment, translate, values
+from runnel.sparksql.values import INT_DIGITS, Untranslatable, Value
 
 _UNEQUAL = NESTED | {"interval", "timetz", "geometry", "variant"}
 """Types whose values Spark does not tell apart as PostgreSQL does."""
@@ -55,6 +58,35 @@ class LakeFrames:
             return through_frame(self.reading.spark, self._through(leaf, query, names, weighted=False), *_work(scan))
         rows = rows_frame(self.reading.spark, scan, self.reads.history(self.ref), names)
         return computed(rows, found.at(self.reading.clock.now), found.columns or _NOTHING)
+
+    def files(self, leaf: Leaf, names: Sequence[str], read: Scan | ChangeSet) -> FileRows | None:
+        """A leaf now, or what changed in it, for DuckDB; None if it does not know a word of it.
+
+        It looks at conditions in whichever order it likes, so none of them may fail.
+        """
+        if leaf.may_raise or self._unlike(names) is not None:
+            return None
+        around = self._around(names, [read])
+        known = values(leaf, self.relation.columns, around)
+        if isinstance(known, Untranslated):
+            return None
+        places = {name: f"c{i}" for i, name in enumerate(names)}
+        try:
+            columns = tuple(_file_column(value, places, around) for value in known[0])
+            filters = tuple(said(sql, places) for sql in known[1])
+        except Untranslatable:
+            return None
+
+        def files() -> LakeFiles:
+            self.io.count(read)
+            if isinstance(read, Scan):
+                return LakeFiles(read.columns, read.files, read.inlined)
+            new, rest = told_apart(read)
+            return LakeFiles(read.columns, (*new, *rest), read.inlined, weighted=True)
+
+        if isinstance(read, Scan):
+            return FileRows(columns, filters, False, scanned_rows(read), files)
+        return FileRows(columns, filters, True, read.most_rows, files)
 
     def moved(self, leaf: Leaf, names: Sequence[str], scan: Scan) -> Frame | None:
         """The rows that the clock may have moved in or out, as they are; None if only PostgreSQL can tell."""
@@ -117,23 +149,30 @@ class LakeFrames:
     def _translate(
         self, leaf: Leaf, names: Sequence[str], read: Sequence[Scan | ChangeSet]
     ) -> Translation | Untranslated:
+        unlike = self._unlike(names)
+        if unlike is not None:
+            return unlike
+        clock = self.reading.clock
+        if leaf.clock_filters and not (is_moment(clock.before) and is_moment(clock.now)):
+            return Untranslated(leaf.clock_filters[0])
+        return translate(leaf, self.relation.columns, self._around(names, read))
+
+    def _unlike(self, names: Sequence[str]) -> Untranslated | None:
+        """What others do not read as PostgreSQL does."""
         fields = [f for f in self.ref.fields if f.name in names]
         finest = next((f.name for f in fields if f.type == "timestamp_ns"), None)
         if finest is not None:
             # PostgreSQL rounds to microseconds, Spark's reader cuts.
             return Untranslated(quote(finest))
-        clock = self.reading.clock
-        if leaf.clock_filters and not (is_moment(clock.before) and is_moment(clock.now)):
-            return Untranslated(leaf.clock_filters[0])
-        if not self.reads.locale.utf8:
-            return Untranslated("the encoding of the database")
+        return None if self.reads.locale.utf8 else Untranslated("the encoding of the database")
+
+    def _around(self, names: Sequence[str], read: Sequence[Scan | ChangeSet]) -> Around:
         columns = read[0].columns
         files: list[FileScan] = [spec for each in read for spec in each.files]
         inlined = pa.concat_tables([each.inlined.select(list(range(len(columns)))) for each in read])
         known = self.reads.ranges(self.ref, columns, files, inlined)
         ranges = {name: known[c.id] for name, c in zip(names, columns, strict=True) if c.id in known}
-        around = Around(self.reading.settings, self.reads.locale.bytewise, ranges)
-        return translate(leaf, self.relation.columns, around)
+        return Around(self.reading.settings, self.reads.locale.bytewise, ranges)
 
     # -- through PostgreSQL ----------------------------------------------------------------------------------
 
@@ -157,6 +196,16 @@ class LakeFrames:
             columns.append(f"{WEIGHT} int8")
             places = (*range(len(names)), len(names) + 2)
         return Through(self.reading.dsn, tuple(columns), text, owner.settings, self.reading.role, schema, places)
+
+
+def _file_column(value: Value, places: Mapping[str, str], around: Around) -> FileColumn:
+    if value.type == "null":
+        return FileColumn("NULL", "null")
+    # A date must look as it does in PostgreSQL: of the years 1 to 9999, in the usual style.
+    if value.type not in KNOWN or (value.type == "date" and not (value.usual and around.iso)):
+        raise Untranslatable
+    digits = value.digits or INT_DIGITS.get(value.type, 0)
+    return FileColumn(said(value.sql, places), value.type, digits, value.scale)
 
 
 def _work(read: Scan | ChangeSet) -> tuple[list[list[FileScan]], pa.Table]:

@@ -131,7 +131,7 @@ class LakeReads:
     def history(self, ref: LakeRef) -> catalog.ColumnHistory:
         """How the table's columns came to be."""
         lake = self.lake(ref)
-        return catalog.ColumnHistory(self._reading(lake), lake, ref.table_id)
+        return catalog.column_history(self._reading(lake), lake, ref.table_id)
 
     def _reading(self, lake: Lake) -> Connection:
         return self.catalogs.reading(lake, self.conn)

@@ -15,7 +15,7 @@ from runnel.model.frontier import Version
 from runnel.model.names import Name, quote
 from runnel.model.types import Column
 from runnel.plan.stage import Leaf, Relation
-from runnel.ports.rows import Frame, Query, Restriction, Rows
+from runnel.ports.rows import FileRows, Frame, Query, Restriction, Rows
 from runnel.ports.source import Pending, Reading, Source, Used
 from runnel.sources.ducklake.frames import LakeFrames, columns_of
 from runnel.sources.ducklake.lent import Lent
@@ -139,7 +139,11 @@ class LakeTableSource(Source):
             self._by_tasks = changes.told_rows
             return self._frames.changed(leaf, names, waiting, scan)
 
-        return Rows(count, select, frame=frame, copied=True)
+        def files() -> FileRows | None:
+            self._by_tasks = changes.told_rows
+            return self._frames.files(leaf, names, waiting)
+
+        return Rows(count, select, frame=frame, files=files, copied=True)
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The rows that may hold the keys, lent to PostgreSQL; or the whole table as Spark reads it."""
@@ -151,7 +155,13 @@ class LakeTableSource(Source):
             return Rows(0, select, copied=True)
         names = self._names(leaf)
         rows = scanned_rows(self._whole(names))
-        return Rows(rows, select, frame=lambda: self._frames.whole(leaf, names, self._whole(names)), copied=True)
+        return Rows(
+            rows,
+            select,
+            frame=lambda: self._frames.whole(leaf, names, self._whole(names)),
+            files=lambda: self._frames.files(leaf, names, self._whole(names)),
+            copied=True,
+        )
 
     def cost(self, leaf: Leaf, sql: str, keys: int) -> float:
         """As of a table without indexes."""

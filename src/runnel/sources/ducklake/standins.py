@@ -9,6 +9,7 @@ sources see what happened.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,9 @@ FROM pgtrickle.pgt_dependencies d
 WHERE d.pgt_id = s.pgt_id AND d.source_relid = %s AND d.columns_used && %s::text[]
 """
 
+_turn = threading.Lock()
+"""Workers of one engine follow one after the other: whoever comes second finds nothing to do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -98,6 +102,10 @@ class Standins:
 
     def follow(self, conn: Connection) -> None:
         """Bring all stand-ins in step with their lakes, and notice new snapshots. Call it in autocommit."""
+        with _turn:
+            self._follow_all(conn)
+
+    def _follow_all(self, conn: Connection) -> None:
         lakes = load_lakes(conn)
         polled = set()
         for name, lake in lakes.items():

@@ -9,7 +9,7 @@ from psycopg import sql as psql
 
 from runnel.plan.stage import Origin
 from runnel.ports.source import Connection, Kind, Reading, Source, Used
-from runnel.sources.postgres.tables import Captured, CapturedTable
+from runnel.sources.postgres.tables import Captured, CapturedTable, Looked
 from runnel.sources.slices import WholeTables
 
 
@@ -17,6 +17,9 @@ class CapturedTables(Kind):
     """Ordinary and partitioned tables."""
 
     name = "TABLE"
+
+    def __init__(self) -> None:
+        self._looked = Looked()
 
     def origin(self, found: Any) -> Origin:  # noqa: ARG002
         """Nothing is special about a table."""
@@ -31,8 +34,12 @@ class CapturedTables(Kind):
 
     def open(self, reading: Reading, used: Sequence[Used]) -> Mapping[int, Source]:
         """The captured tables of a stream table."""
-        captured = Captured(reading, used, WholeTables(reading))
+        captured = Captured(reading, used, WholeTables(reading), self._looked)
         return {u.relation.oid: CapturedTable(captured, u.relation) for u in used}
+
+    def finish(self) -> None:
+        """What was seen holds for one snapshot."""
+        self._looked = Looked()
 
 
 def grant_buffer(conn: Connection, oid: int, columns: Sequence[str], role: str) -> None:

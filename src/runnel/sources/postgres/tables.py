@@ -18,42 +18,58 @@ MARKED = "a source was truncated or its partitions changed"
 
 
 @dataclass
+class Looked:
+    """What was seen of captured tables in one transaction; all stream tables that it refreshes share it."""
+
+    waiting: dict[tuple[int, Version], Pending] = field(default_factory=dict)
+    """By table, and by the snapshot that a stream table has read it at."""
+    numbers: dict[int, dict[str, int]] = field(default_factory=dict)
+    """The attribute number of each captured column."""
+
+
+@dataclass
 class Captured:
     """The captured tables of a stream table: asked together, because each question is a round trip."""
 
     reading: Reading
     used: Sequence[Used]
     whole: WholeTables
-    _waiting: dict[int, Pending] | None = None
-    _numbers: dict[int, dict[str, int]] = field(default_factory=dict)
+    looked: Looked
+    _fits: bool = False
 
     def waiting(self, oid: int, since: Version) -> Pending:
         """What capture holds for a table since a snapshot; all tables of a stream table have been read at the same."""
-        if self._waiting is None:
+        seen = self.looked.waiting
+        if (oid, since) not in seen:
             parts = [
                 f"SELECT {u.relation.oid}, count(*) FILTER (WHERE pgt_w <> 0), coalesce(bool_or(pgt_w = 0), false) "
                 f"FROM pgtrickle_changes.changes_{u.relation.oid} "
                 "WHERE NOT pg_visible_in_snapshot(pgt_xid, %(f)s::pg_snapshot)"
                 for u in self.used
+                if (u.relation.oid, since) not in seen
             ]
             found = self.reading.conn.execute(" UNION ALL ".join(parts).encode(), {"f": since}).fetchall()
-            self._waiting = {o: Pending(rows, recompute=MARKED if marked else None) for o, rows, marked in found}
-        return self._waiting[oid]
+            seen |= {(o, since): Pending(rows, recompute=MARKED if marked else None) for o, rows, marked in found}
+        return seen[oid, since]
 
     def numbers(self, oid: int) -> Mapping[str, int]:
         """The attribute number of each captured column; one that capture has lost is drift."""
-        if not self._numbers:
+        known = self.looked.numbers
+        missing = [u.relation.oid for u in self.used if u.relation.oid not in known]
+        if missing:
             rows = self.reading.conn.execute(
                 "SELECT source_relid::int8, columns FROM pgtrickle.pgt_change_tracking WHERE source_relid = ANY(%s)",
-                ([u.relation.oid for u in self.used],),
+                (missing,),
             )
-            self._numbers = {o: {c["name"]: int(c["attnum"]) for c in columns} for o, columns in rows}
+            known |= {o: {c["name"]: int(c["attnum"]) for c in columns} for o, columns in rows}
+        if not self._fits:
             self._refuse_lost()
-        return self._numbers[oid]
+            self._fits = True
+        return known[oid]
 
     def _refuse_lost(self) -> None:
         for used in self.used:
-            missing = [n for n in used.columns if n not in self._numbers.get(used.relation.oid, {})]
+            missing = [n for n in used.columns if n not in self.looked.numbers.get(used.relation.oid, {})]
             if missing:
                 raise SchemaDriftError(
                     f"stream table {self.reading.name}: column {missing[0]!r} of one of its sources is gone",

@@ -42,6 +42,8 @@ class Context:
     """Whether some function of this name returns a set."""
     is_aggregate: Callable[[str], bool] = BUILT_IN_AGGREGATES.__contains__
     """Whether some function of this name is an aggregate."""
+    has_any_value: bool = True
+    """Whether PostgreSQL itself has the aggregate any_value; pgtrickle_compat.any_value stands in for it otherwise."""
     notes: list[str] = field(default_factory=list)
     """Where the query leaves its result to chance, and how the rewritten one decides."""
     _last: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -13,6 +14,9 @@ from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.context import Context
 from runnel.sql.rewrite.subqueries import build, flat
 from runnel.sql.rewrite.subqueries.scopes import Names, defined_by
+
+if TYPE_CHECKING:
+    from runnel.sql.rewrite.subqueries.unequal import Groups
 
 
 @dataclass
@@ -25,6 +29,8 @@ class Block:
     """Before which of its joins new ones go, while the condition of an outer join is being rewritten."""
     known: dict[str, exp.Expr] = field(default_factory=dict)
     """Subqueries that were replaced already, by their text: the same one twice is joined once."""
+    groups: list[Groups] = field(default_factory=list)
+    """Tables that were joined by their keys, where a question more is a column more."""
 
     @property
     def names(self) -> Names:

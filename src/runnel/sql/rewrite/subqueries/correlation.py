@@ -19,7 +19,7 @@ from runnel.plan import expr as ex
 from runnel.sql import registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
-from runnel.sql.rewrite.subqueries import build, flat, limits, queries
+from runnel.sql.rewrite.subqueries import build, flat, limits, queries, selective
 from runnel.sql.rewrite.subqueries.block import Block, never_null
 from runnel.sql.rewrite.subqueries.domain import Domain, distinct_columns, domain
 from runnel.sql.rewrite.subqueries.scopes import (
@@ -150,6 +150,8 @@ def detach_select(
     for number, (inside, outside, null_safe) in enumerate(parts.equalities):
         keys.append(Key(f"pgt_k{number}", outside.copy(), null_safe))
         _add_key(select, inside, f"pgt_k{number}", block, grouped)
+    if grouped:
+        selective.narrow(select, parts.equalities, block)
     return Detached(select, names, keys, [g.copy() for g in parts.gate])
 
 

@@ -11,13 +11,15 @@ Anywhere else, as `q.pgt_present IS NOT NULL`:
 Uncorrelated, as `q.pgt_v`:
 
     CROSS JOIN (SELECT count(*) > 0 AS pgt_v FROM i) q
+
+With one inequality of integers besides: see `unequal`.
 """
 
 from __future__ import annotations
 
 from sqlglot import exp
 
-from runnel.sql.rewrite.subqueries import aggregated, build, limits, queries
+from runnel.sql.rewrite.subqueries import aggregated, build, limits, queries, unequal
 from runnel.sql.rewrite.subqueries.block import Block
 from runnel.sql.rewrite.subqueries.correlation import Detached, detach
 from runnel.sql.rewrite.subqueries.shells import distinct_keys, shell_of
@@ -28,6 +30,9 @@ def semi_join(query: exp.Expr, block: Block) -> list[exp.Expr]:
     reduced = reduce(query, block)
     if not _is_keyed(reduced, block):
         return [value(query, block)]
+    grouped = unequal.condition(reduced, block, required=True)
+    if grouped is not None:
+        return grouped
     found = detach(reduced, block, duplicates=True)
     if not found.keys:
         return [_flag(found, block)]
@@ -47,6 +52,9 @@ def value(query: exp.Expr, block: Block) -> exp.Expr:
             return build.is_true([having] if having is not None else [])
         if reduced.args.get("from_") is None and not reduced.args.get("offset"):
             return build.is_true(build.where_of(reduced))
+    grouped = unequal.condition(reduced, block, required=False)
+    if grouped is not None:
+        return build.is_true(grouped)
     found = detach(reduced, block, duplicates=True)
     if not found.keys:
         return _flag(found, block)

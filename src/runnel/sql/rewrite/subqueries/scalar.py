@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from runnel.sql import registry
+from runnel.model.versions import STAND_IN_SCHEMA
+from runnel.sql import aggregates, registry
 from runnel.sql.draft import NotDifferentiable
 from runnel.sql.rewrite import tree as tr
 from runnel.sql.rewrite.subqueries import aggregated, build, limits, queries
@@ -63,8 +64,13 @@ def _without_from(query: exp.Select) -> exp.Expr:
 def _any(found: Detached, block: Block) -> exp.Select:
     """The value of a query with at most one row, in exactly one row."""
     shell, columns = shell_of(found, block)
-    shell.set("expressions", [build.named(build.call("any_value", columns["pgt_v0"]), "pgt_v0")])
+    shell.set("expressions", [build.named(_any_value(columns["pgt_v0"], block), "pgt_v0")])
     return shell
+
+
+def _any_value(item: exp.Expr, block: Block) -> exp.Expr:
+    call = build.call("any_value", item)
+    return call if block.ctx.has_any_value else aggregates.of_schema(STAND_IN_SCHEMA, call)
 
 
 def _count(found: Detached, alias: str, block: Block) -> None:
@@ -72,7 +78,7 @@ def _count(found: Detached, alias: str, block: Block) -> None:
     number = exp.Least(this=build.count_rows(), expressions=[exp.Literal.number(2)])
     only = exp.EQ(this=build.count_rows(), expression=exp.Literal.number(1))
     shell.append("expressions", build.named(number, "pgt_n"))
-    item = build.case([(only, build.call("any_value", columns["pgt_v0"]))])
+    item = build.case([(only, _any_value(columns["pgt_v0"], block))])
     shell.append("expressions", build.named(item, "pgt_v0"))
     if found.keys:
         block.left_join(shell, alias, found.on(alias))
