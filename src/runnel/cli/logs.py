@@ -11,6 +11,7 @@ from pathlib import Path
 
 from runnel.dsn import without_secrets
 from runnel.errors import RunnelError, UserError
+from runnel.model.about import known
 
 LARGEST = 16 * 1024 * 1024
 KEPT = 5
@@ -33,18 +34,19 @@ class TextFormat(logging.Formatter):
 
 
 class JsonFormat(logging.Formatter):
-    """{"time": ..., "level": ..., "logger": ..., "message": ..., "trace": ...}"""
+    """{"time": .., "level": .., "logger": .., "message": .., "stream_table": .., "refresh_id": .., "trace": ..}"""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         super().__init__()
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        said = {
+        said: dict[str, str | int] = {
             "time": _time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": _place(record),
             "message": without_secrets(record.getMessage(), *self._secrets),
+            **known(),
         }
         trace = _trace(self, record)
         if trace:
@@ -52,10 +54,10 @@ class JsonFormat(logging.Formatter):
         return json.dumps(said, ensure_ascii=False)
 
 
-def configure(level: str, form: str, file: str | None, secrets: Sequence[str]) -> None:
+def configure(level: str, form: str, file: str | None, secrets: Sequence[str], *, terminal: bool = True) -> None:
     """Send Runnel's log to standard error, and to a file that is rotated; other libraries only speak up in need."""
     chosen = JsonFormat(secrets) if form == "json" else TextFormat(secrets)
-    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    handlers: list[logging.Handler] = [logging.StreamHandler()] if terminal else []
     if file is not None:
         handlers.append(_file_handler(Path(file)))
     root = logging.getLogger()

@@ -9,7 +9,21 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from runnel.cli.commands import bench, define, demo, inspect, lake, shell, spark, stack, token
+from runnel.cli.commands import (
+    bench,
+    define,
+    demo,
+    inspect,
+    lake,
+    project,
+    relay,
+    service,
+    shell,
+    spark,
+    stack,
+    token,
+    watch,
+)
 from runnel.cli.settings import Common, common
 from runnel.errors import RunnelError
 
@@ -40,6 +54,22 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, hoisted(args))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        # Plain text: to import what draws boxes would take longer than all the rest.
+        super(TyperGroup, self).format_help(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """All commands, by what they are about."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            panel = str(getattr(command, "rich_help_panel", None) or "Commands")
+            panels.setdefault(panel, []).append((name, command.get_short_help_str(1000) if command else ""))
+        width = max(len(name) for rows in panels.values() for name, _ in rows)
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name.ljust(width), text) for name, text in rows])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -105,12 +135,14 @@ def options(
     common.set(Common(config, dsn_file, password_file))
 
 
-STACK, TABLES, LOOK = "The stack", "Stream tables", "Looking inside"
+STACK, TABLES, PROJECT, LOOK = "The stack", "Stream tables", "Stream tables in files", "Looking inside"
 
 for panel, name, command in (
     (STACK, "demo", demo.demo),
     (STACK, "up", stack.up),
     (STACK, "down", stack.down),
+    (STACK, "logs", service.logs),
+    (STACK, "relay", relay.relay),
     (STACK, "init", stack.init),
     (STACK, "dsn", shell.dsn),
     (STACK, "url", shell.url),
@@ -120,18 +152,26 @@ for panel, name, command in (
     (TABLES, "alter", define.alter),
     (TABLES, "drop", define.drop),
     (TABLES, "refresh", define.refresh),
+    (TABLES, "cancel", define.cancel),
     (TABLES, "validate", define.validate),
+    (PROJECT, "init-project", project.init_project),
+    (PROJECT, "plan", project.plan),
+    (PROJECT, "apply", project.apply),
+    (PROJECT, "export", project.export),
+    (PROJECT, "test", project.test),
     (LOOK, "status", inspect.status),
     (LOOK, "history", inspect.history),
     (LOOK, "explain", inspect.explain),
     (LOOK, "verify", inspect.verify),
     (LOOK, "lineage", inspect.lineage),
+    (LOOK, "watch", watch.watch),
 ):
     app.command(name, rich_help_panel=panel)(command)
 
 app.add_typer(lake.app, name="lake", rich_help_panel=TABLES)
 app.add_typer(token.app, name="token", rich_help_panel=STACK)
 app.add_typer(spark.app, name="spark", rich_help_panel=STACK)
+app.add_typer(service.app, name="service", rich_help_panel=STACK)
 app.add_typer(bench.app, name="bench", rich_help_panel=LOOK)
 
 # psql has options of its own: pass on whatever we do not know.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from runnel.client import AttachedLake, Check, LakeTable, Refresh, StreamTableStatus, VerifyResult
+    from runnel.client import AttachedLake, Check, LakeTable, Progress, Refresh, StreamTableStatus, VerifyResult
     from runnel.errors import RunnelError
     from runnel.lineage import Lineage
 
@@ -82,6 +82,14 @@ def print_status(tables: Sequence[StreamTableStatus]) -> None:
         done("No stream tables yet. Create one with: runnel create NAME 'SELECT ...'")
         return
     _print(status_table(tables))
+
+
+def print_progress(work: Sequence[Progress]) -> None:
+    """What the engine is at, if it takes longer than a moment."""
+    for each in work:
+        rows = f"{_count(each.rows_done)} of about {_count(each.rows_total)} rows, " if each.rows_total else ""
+        left = "" if each.remaining is None else f", about {span(each.remaining)} left"
+        note(f"At work: {each.command} {each.name}, {each.phase}, {rows}for {span(each.elapsed)}{left}")
 
 
 def status_table(tables: Sequence[StreamTableStatus]) -> Table:
@@ -314,7 +322,7 @@ def _mode(each: StreamTableStatus) -> str:
 
 def _error(each: StreamTableStatus) -> str:
     if not each.last_error:
-        return ""
+        return f"[yellow]{_escape(each.tests)}[/]" if each.tests and each.tests != "ok" else ""
     again = f"{each.consecutive_errors}x " if each.consecutive_errors > 1 else ""
     return f"[red]{again}{_escape(each.last_error.splitlines()[0])}[/]"
 

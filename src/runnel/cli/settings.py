@@ -56,6 +56,7 @@ SETTINGS = {
         Setting("data_path", is_path=True),
         Setting("verify_every"),
         Setting("tasks_above", "100000"),
+        Setting("workers"),
         Setting("joins", "postgres", allowed=JOINS),
         Setting("spark_package", is_path=True),
         Setting("http", "127.0.0.1"),
@@ -135,6 +136,8 @@ def read_config(path: Path) -> dict[str, str]:
         words = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}", hint="It is TOML: home = '/srv/runnel'") from None
+    # A project's environments are in a file of the same name, and mean nothing to other commands.
+    words.pop("environments", None)
     for key, value in words.items():
         if key not in SETTINGS:
             close = difflib.get_close_matches(key.replace("-", "_"), SETTINGS, n=1)

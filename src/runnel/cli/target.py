@@ -29,7 +29,7 @@ DsnOption = Annotated[
     str | None,
     typer.Option(
         "--dsn",
-        help="Your own PostgreSQL 18 instead of the embedded one (RUNNEL_DSN, or --dsn-file FILE). Leave the "
+        help="Your own PostgreSQL (from 15 on) instead of the embedded one (RUNNEL_DSN, or --dsn-file FILE). Leave the "
         "password out: it is taken from PGPASSWORD, PGPASSFILE, ~/.pgpass or --password-file FILE.",
         metavar="DSN",
     ),

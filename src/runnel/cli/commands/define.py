@@ -1,4 +1,4 @@
-"""`runnel create`, `alter`, `drop`, `refresh` and `validate`: the life of a stream table."""
+"""`runnel create`, `alter`, `drop`, `refresh`, `cancel` and `validate`: the life of a stream table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from runnel.cli.output import JsonOption, done, print_checks, print_json
+from runnel.cli.progress import shown
 from runnel.cli.target import DsnOption, HomeOption, absolute, open_client
 from runnel.errors import UserError
 
@@ -92,7 +93,8 @@ def create(
     with open_client(home, dsn) as client:
         make = client.create_or_replace_stream_table if replace else client.create_stream_table
         published = _sink_options(sink, sink_mode, lake, inline_small_changes, delta_export_path)
-        make(name, text, schedule=schedule, refresh_mode=mode.value, **published)
+        with shown(client):
+            make(name, text, schedule=schedule, refresh_mode=mode.value, **published)
     done(f"Stream table {name} is ready.")
 
 
@@ -140,13 +142,20 @@ def drop(
     done(f"Stream table {name} is dropped.")
 
 
+def cancel(name: NameArgument, home: HomeOption = None, dsn: DsnOption = None) -> None:
+    """Stop whatever the engine is doing to a stream table: its creation, a refresh, a verification."""
+    with open_client(home, dsn) as client:
+        found = client.cancel(name)
+    done(f"Stopped the work on {name}." if found else f"Nothing was being done to {name}.")
+
+
 def refresh(
     names: Annotated[list[str] | None, typer.Argument(help="Stream tables; all when none is named.")] = None,
     home: HomeOption = None,
     dsn: DsnOption = None,
 ) -> None:
     """Refresh stream tables now."""
-    with open_client(home, dsn) as client:
+    with open_client(home, dsn) as client, shown(client):
         if not names:
             client.refresh()
         for name in names or ():

@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runnel.answers import VerifyResult
-from runnel.cli.output import JsonOption, done, print_history, print_json, print_lineage, print_status, print_verified
+from runnel.cli.output import (
+    JsonOption,
+    done,
+    note,
+    print_history,
+    print_json,
+    print_lineage,
+    print_progress,
+    print_status,
+    print_verified,
+)
+from runnel.cli.progress import shown
 from runnel.cli.target import DsnOption, HomeOption, open_client
 from runnel.errors import RunnelError, UserError
 
 if TYPE_CHECKING:
-    from runnel.client import Client
-
-if TYPE_CHECKING:
-    from runnel.client import StreamTableStatus
+    from runnel.client import Client, StreamTableStatus
 
 NameArgument = Annotated[str, typer.Argument(help="Stream table.")]
 OptionalName = Annotated[str | None, typer.Argument(help="Stream table; all when none is named.")]
@@ -39,7 +47,17 @@ def status(
             watch_status(lambda: _chosen(client.status(), name), every)
             return
         tables = _chosen(client.status(), name)
+        work = [] if json else client.progress()
+        engine = "" if json or name is not None else _engine(client)
     print_json(tables) if json else print_status(tables)
+    print_progress(work)
+    if engine:
+        note(engine)
+
+
+def _engine(client: Client) -> str:
+    """Who maintains them, and with how many prepared plans."""
+    return next((check.result for check in client.health() if check.name == "scheduler_running"), "")
 
 
 def _chosen(tables: list[StreamTableStatus], name: str | None) -> list[StreamTableStatus]:
@@ -82,7 +100,7 @@ def verify(
     """
     if everything and names:
         raise UserError("Name stream tables, or use --all.", hint="Both together are one too many.")
-    with open_client(home, dsn) as client:
+    with open_client(home, dsn) as client, shown(client):
         chosen = names or [each.relation for each in client.status()]
         results = {name: _verified(client, name) for name in chosen}
     if json:

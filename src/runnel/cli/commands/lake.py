@@ -224,6 +224,36 @@ def maintain(
         note(f"{table} was left as it is: {reason}")
 
 
+@app.command()
+def watch(
+    name: OptionalName = None,
+    every: Annotated[str, typer.Option(help="Schedule of the watch's stream tables.")] = "2s",
+    small: Annotated[int, typer.Option(min=1, help="Files below so many KiB are small.")] = 1024,
+    too_many: Annotated[
+        int, typer.Option(min=1, help="From so many small files on, a table is in too_many_small_files.")
+    ] = 20,
+    remove: Annotated[bool, typer.Option("--remove", help="Stop watching, and drop the stream tables.")] = False,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Watch a lake by stream tables over its own catalog: snapshots, files, small files, deletes, lag, writers.
+
+    They are in schema LAKE_watch, ordinary tables for psql and dashboards, and are shown on the page. They follow
+    whoever writes to the lake. Run it again to change its options.
+    """
+    from runnel.lake.watch import TABLES, Limits
+
+    with open_client(home, dsn) as client:
+        if remove:
+            gone = client.unwatch_lake(name)
+            done(f"{counted(len(gone), 'stream table')} dropped." if gone else "The lake was not watched.")
+            return
+        names = client.watch_lake(name, schedule=every, limits=Limits(small_bytes=small * 1024, small_files=too_many))
+    done("The lake is watched by:")
+    for watching, table in zip(names, TABLES, strict=True):
+        done(f"  {watching}: {table.about}")
+
+
 def _print_iceberg(lake: LakeInfo, client: Reader, json: bool, home: Path | None, dsn: str | None) -> None:
     from runnel.lake.outside import IcebergPlace, iceberg_lines
 

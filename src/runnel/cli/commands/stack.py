@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import time
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, LiteralString
 
 import typer
 
-from runnel.cli import logs
+from runnel.cli import detached, logs, serving, up_options
+from runnel.cli.commands import looking, service
 from runnel.cli.output import done, note, warn
+from runnel.cli.running import Run, completed, run_embedded, run_engine
 from runnel.cli.settings import effective
 from runnel.cli.target import (
     DsnOption,
@@ -27,124 +26,37 @@ from runnel.cli.target import (
     reaching,
     resolve_dsn,
 )
-from runnel.dsn import masked, readable, secrets, with_password, without_password
+from runnel.cli.up_options import (
+    CertOption,
+    DataPathOption,
+    DetachOption,
+    FormatOption,
+    HttpOption,
+    JoinsOption,
+    KeyOption,
+    LevelOption,
+    LogFileOption,
+    LoopbackOption,
+    MasterOption,
+    NoHttpOption,
+    PackageOption,
+    StandbyOption,
+    TasksOption,
+    VerifyOption,
+    WorkersOption,
+)
+from runnel.dsn import readable, secrets, with_password, without_password
 from runnel.errors import RunnelError, UserError
 from runnel.spark.master import check_java, check_master, is_cluster
 
 if TYPE_CHECKING:
     import psutil
 
-    from runnel.engine import Engine
-    from runnel.http.server import HttpServer
-    from runnel.server.embedded import EmbeddedServer
 
 PASSWORD_VARIABLE = "RUNNEL_LOOPBACK_PASSWORD"  # noqa: S105  (the name of one)
 
 
-class Level(StrEnum):
-    """What the log tells."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class Format(StrEnum):
-    """What a line of the log looks like."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class Joins(StrEnum):
-    """Who joins rows that all are in PostgreSQL."""
-
-    POSTGRES = "postgres"
-    SPARK = "spark"
-
-
-MasterOption = Annotated[
-    str | None,
-    typer.Option(help="Spark master: local[*] (the default), local[4], spark://host:7077 ...", metavar="MASTER"),
-]
-LevelOption = Annotated[Level | None, typer.Option(help="How much the log tells (info).", show_default=False)]
-FormatOption = Annotated[
-    Format | None, typer.Option(help="Lines for people (text) or for programs (json).", show_default=False)
-]
-LogFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write the log here as well as to standard error. Above 16 MB it is set aside; five older ones are kept.",
-        metavar="FILE",
-        dir_okay=False,
-    ),
-]
-
-DataPathOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Where the files of the default lake are kept: a folder, s3://..., gs://... or az://... "
-        "(HOME/lake for the embedded server; none with --dsn). Chosen at the first start.",
-        metavar="PLACE",
-    ),
-]
-
-VerifyOption = Annotated[
-    str | None,
-    typer.Option(
-        help="How often a stream table chosen by chance is compared with its query, say 1h; never unless given.",
-        metavar="PERIOD",
-    ),
-]
-
-TasksOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Work on more rows than this is done by Spark's tasks, from the source to the sink; 100000 unless given.",
-        metavar="ROWS",
-    ),
-]
-
-JoinsOption = Annotated[
-    Joins | None,
-    typer.Option(
-        help="Who joins many rows that all are in PostgreSQL: postgres joins them where they are (the default), "
-        "spark has them sent to its tasks. Rows of lakes are joined by Spark.",
-        show_default=False,
-    ),
-]
-
-PackageOption = Annotated[
-    str | None,
-    typer.Option(
-        help="What executors of a cluster need, sent to them when Spark starts: the archive that "
-        "`runnel spark package` makes.",
-        metavar="FILE",
-    ),
-]
-
-HttpOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Where to serve HTTP: 127.0.0.1 unless given, with the port that was used last.", metavar="HOST:PORT"
-    ),
-]
-NoHttpOption = Annotated[bool, typer.Option("--no-http", help="Serve no HTTP.")]
-CertOption = Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate (PEM).", metavar="FILE")]
-KeyOption = Annotated[Path | None, typer.Option(help="The key of --http-cert (PEM).", metavar="FILE")]
-
-LoopbackOption = Annotated[
-    str | None,
-    typer.Option(
-        help="How the server reaches itself, when its socket will not do: 'host=... port=... user=...'. "
-        "It is tried before it is stored.",
-        metavar="CONNINFO",
-    ),
-]
-
 _SECONDS_TO_STOP = 60
-OFF = "off"
 
 # The row says who came last; the function, whether that one lives.
 _ENGINE: LiteralString = "SELECT host, os_pid FROM pgtrickle.pgt_engine WHERE pgtrickle._engine_alive()"
@@ -157,12 +69,15 @@ def up(
     data_path: DataPathOption = None,
     verify_every: VerifyOption = None,
     tasks_above: TasksOption = None,
+    workers: WorkersOption = None,
     joins: JoinsOption = None,
     spark_package: PackageOption = None,
     http: HttpOption = None,
     no_http: NoHttpOption = False,
     http_cert: CertOption = None,
     http_key: KeyOption = None,
+    standby: StandbyOption = False,
+    detach: DetachOption = False,
     log_level: LevelOption = None,
     log_format: FormatOption = None,
     log_file: LogFileOption = None,
@@ -175,6 +90,11 @@ def up(
     """
     began = time.monotonic()
     named = given_dsn(home, dsn)
+    if standby and named is None:
+        raise UserError(
+            "--standby needs --dsn: the server of a home directory has one engine.",
+            hint="Two engines share a server of your own.",
+        )
     values = effective(
         home=home,
         dsn=dsn,
@@ -182,30 +102,42 @@ def up(
         data_path=data_path,
         verify_every=verify_every,
         tasks_above=tasks_above,
+        workers=workers,
         joins=joins.value if joins else None,
         spark_package=spark_package,
-        http=OFF if no_http else http,
+        http=serving.OFF if no_http else http,
         http_cert=http_cert,
         http_key=http_key,
         log_level=log_level.value if log_level else None,
         log_format=log_format.value if log_format else None,
         log_file=log_file,
     )
-    logs.configure(
-        str(values["log_level"].text),
-        str(values["log_format"].text),
-        values["log_file"].text,
-        secrets(named) if named else (),
-    )
-    run = _Run(
+    file = service.log_file(home, dsn, values["log_file"].text)
+    if detach:
+        _detach(file, f" --home {home}" if home else "")
+        return
+
+    def log_to(place: str | None) -> None:
+        logs.configure(
+            str(values["log_level"].text),
+            str(values["log_format"].text),
+            place,
+            secrets(named) if named else (),
+            terminal=not detached.is_detached(),
+        )
+
+    log_to(values["log_file"].text)
+    run = Run(
         str(values["master"].text),
         began,
         absolute(values["data_path"].text),
-        _seconds(values["verify_every"].text),
-        _rows(values["tasks_above"].text),
+        up_options.seconds(values["verify_every"].text),
+        up_options.rows(values["tasks_above"].text),
+        up_options.workers(values["workers"].text),
         values["joins"].text == "spark",
-        _archive(values["spark_package"].text),
-        _http(values["http"].text, values["http_cert"].text, values["http_key"].text),
+        up_options.archive(values["spark_package"].text),
+        serving.wish(values["http"].text, values["http_cert"].text, values["http_key"].text),
+        standby,
     )
     try:
         # Before the server is started: a slip of the pen needs no server.
@@ -216,10 +148,11 @@ def up(
         check_master(run.master)
         check_java()
         if named is None:
-            _run_embedded(home, run)
+            log_to(str(file))
+            run_embedded(home, run)
         else:
             shown = shlex.quote(without_password(named))
-            _run_engine(_completed(named), run, where=f" --dsn {shown}" if dsn else "", home=None)
+            run_engine(completed(named), run, where=f" --dsn {shown}" if dsn else "", home=None)
     except RunnelError as error:
         logs.record_failure(error)
         raise
@@ -257,12 +190,28 @@ def init(
     extension_files: Annotated[
         Path | None,
         typer.Option(
-            help="Only write the two files that CREATE EXTENSION pg_trickle needs to DIR/extension. DIR is what "
+            help="Only write the files that CREATE EXTENSION pg_trickle and pg_tide need to DIR/extension. DIR is what "
             "`pg_config --sharedir` says on the server, or a directory in its extension_control_path.",
             metavar="DIR",
             file_okay=False,
         ),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Only look at the server: print what works with this role, and what an administrator has to run "
+            "for the rest. The exit code is 1 if something is missing that Runnel cannot do without.",
+        ),
+    ] = False,
+    print_sql: Annotated[
+        bool,
+        typer.Option(
+            "--print-sql",
+            help="Only print what would be run, as a script for psql: for the server of --dsn what it lacks, "
+            "otherwise all of it for the newest PostgreSQL.",
+        ),
+    ] = False,
 ) -> None:
     """Install or upgrade Runnel's schemas in a database, without starting an engine.
 
@@ -271,6 +220,9 @@ def init(
     """
     if extension_files is not None:
         _write_extension(extension_files)
+        return
+    if check or print_sql:
+        looking.check(resolve_dsn(home, dsn)) if check else looking.print_script(given_dsn(home, dsn))
         return
     import psycopg
 
@@ -291,174 +243,11 @@ def init(
         warn(problem)
 
 
-@dataclass(frozen=True, slots=True)
-class _Http:
-    """How HTTP was asked for; not looked at before it is served, so that other commands start fast."""
-
-    address: str
-    certificate: str | None
-    key: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What `up` was asked for, wherever the server is."""
-
-    master: str
-    began: float
-    data_path: str | None
-    verify_every: float | None
-    tasks_above: int
-    joins_in_spark: bool
-    spark_package: str | None
-    http: _Http | None
-    """Where to serve HTTP; None for not at all."""
-
-    @property
-    def seconds(self) -> str:
-        return f"{time.monotonic() - self.began:.1f} s"
-
-
-def _run_embedded(home: Path | None, run: _Run) -> None:
-    """Start the server of a home, run the engine, and stop the server; not one that somebody else's engine uses."""
-    from runnel.server.home import clear_engine_pid, write_engine_pid
-
-    server = embedded(home, logs.log.info)
-    _refuse_second_engine(server)
-    before = server.is_running
-    logs.log.info("PostgreSQL 18 in %s ...", server.home.path)
-    address = server.start()
-    logs.log.info("PostgreSQL %s (%s)", "was already running" if before else "started", run.seconds)
-    write_engine_pid(server.home)
-    stop = not before
-    try:
-        _run_engine(address, run, where=f" --home {home}" if home else "", home=server.home.path)
-        stop = True
-    finally:
-        clear_engine_pid(server.home)
-        if stop:
-            server.stop()
-
-
-def _run_engine(address: str, run: _Run, *, where: str, home: Path | None) -> None:
-    """Start, say so, and block until a signal."""
-    from runnel.engine import Engine
-
-    engine = Engine(
-        address,
-        master=run.master,
-        on_event=logs.log.info,
-        home=home,
-        data_path=run.data_path,
-        verify_every=run.verify_every,
-        tasks_above=run.tasks_above,
-        joins_in_spark=run.joins_in_spark,
-        spark_package=run.spark_package,
-        # The server of a home trusts its machine anyway.
-        everyone_creates=home is not None,
-    )
-    stopping: list[int] = []
-    served: list[HttpServer] = []
-    _stop_on_signals(engine, stopping)
-    try:
-        try:
-            with reaching(address):
-                engine.start()
-        except KeyboardInterrupt:
-            return
-        except Exception:
-            # Whatever a half-built engine raises after Ctrl-C is no news to the one who pressed it.
-            if stopping:
-                return
-            raise
-        # Spark has put its own handler in place of ours meanwhile, one that raises KeyboardInterrupt.
-        _stop_on_signals(engine, stopping)
-        if not stopping:
-            if engine.loopback_problem is not None:
-                warn(engine.loopback_problem)
-            if run.http is not None:
-                served.append(_serve(address, run.http, home))
-            _say_ready(engine, address, run, where, has_lake=home is not None or run.data_path is not None)
-            engine.run()
-    finally:
-        for each in served:
-            each.close()
-        engine.close()
-
-
-def _serve(address: str, http: _Http, home: Path | None) -> HttpServer:
-    """Serve HTTP beside the engine, in a thread of its own."""
-    from runnel.http.place import HttpPlace, Listen
-    from runnel.http.server import HttpServer, Tls
-
-    tls = None
-    if http.certificate is not None and http.key is not None:
-        tls = Tls(Path(http.certificate).expanduser(), Path(http.key).expanduser())
-    server = HttpServer(
-        address,
-        HttpPlace.of_database(address) if home is None else HttpPlace.of_home(home),
-        Listen.parse(http.address),
-        tls=tls,
-        # The server of a home trusts its machine anyway.
-        loopback_reads=home is not None,
-    )
-    server.start()
-    logs.log.info("HTTP on %s", server.url)
-    return server
-
-
-def _http(address: str | None, certificate: str | None, key: str | None) -> _Http | None:
-    if address is None or address == OFF:
-        return None
-    if (certificate is None) != (key is None):
-        raise UserError("--http-cert and --http-key belong together.", hint="Give both, as PEM files.")
-    from runnel.http.place import Listen
-
-    Listen.parse(address)
-    return _Http(address, certificate, key)
-
-
-def _rows(text: str | None) -> int:
-    """A number of rows."""
-    plain = (text or "").replace("_", "").replace(",", "")
-    if not plain.isdecimal():
-        raise UserError(f"--tasks-above {text} is not a number of rows.", hint="Use one such as 100000.")
-    return int(plain)
-
-
-def _archive(text: str | None) -> str | None:
-    """A file of this machine, or an address that the cluster opens itself."""
-    return text if text is None or "://" in text else str(Path(text).expanduser().resolve())
-
-
-def _seconds(period: str | None) -> float | None:
-    """A period such as 30s or 1h30m."""
-    from runnel.schedule.spec import parse_schedule
-
-    if period is None:
-        return None
-    schedule = parse_schedule(period)
-    if schedule.kind != "duration":
-        raise UserError(f"--verify-every {period} is not a period.", hint="Use one such as 10m or 1h30m.")
-    return schedule.seconds
-
-
-def _say_ready(engine: Engine, address: str, run: _Run, where: str, *, has_lake: bool) -> None:
-    state = (
-        "Ready" if engine.loopback_problem is None else "Ready for schedules, but not for SQL functions (see above),"
-    )
-    done(f"{state} in {run.seconds}.\n\n  {masked(address)}\n\nNext, in another terminal:")
-    done(f"  runnel psql{where}")
-    if has_lake:
-        done(f"  runnel lake info{where}      # how to open the lake in DuckDB; --client: in PyIceberg, Spark, Trino")
-
-
-def _completed(address: str) -> str:
-    """The DSN with the password that libpq found, for tasks on machines that have no PGPASSWORD and no ~/.pgpass."""
-    import psycopg
-
-    with reaching(address), psycopg.connect(address, connect_timeout=10) as conn:
-        return with_password(address, conn.info.password)
+def _detach(log_file: Path | None, where: str) -> None:
+    if log_file is None:
+        raise UserError("--detach with a server of your own needs a place for the log.", hint="Add --log-file FILE.")
+    typer.echo(detached.start(sys.argv[1:], log_file.resolve()), nl=False)
+    done(f"\nIt runs in the background: `runnel logs{where} -f` shows what it says, `runnel down{where}` stops it.")
 
 
 def _loopback(given: str | None, ask: bool) -> str | None:
@@ -490,34 +279,6 @@ def _write_extension(directory: Path) -> None:
     for path in written:
         done(str(path))
     done("Now every database with Runnel's schemas can run: CREATE EXTENSION pg_trickle;")
-
-
-def _stop_on_signals(engine: Engine, received: list[int]) -> None:
-    """Let SIGINT and SIGTERM end `engine.run()`; `received` tells which came."""
-    import pyarrow as pa
-
-    # Else Arrow hears the signal too and breaks off a read, and the refresh would count as failed.
-    pa.enable_signal_handlers(False)
-
-    def stop(number: int, _frame: object) -> None:
-        if not received:
-            logs.log.info("Stopping ...")
-        received.append(number)
-        engine.stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-
-
-def _refuse_second_engine(server: EmbeddedServer) -> None:
-    from runnel.server.home import running_engine
-
-    other = running_engine(server.home)
-    if other is not None:
-        raise UserError(
-            f"The stack in {server.home.path} is already up (pid {other.pid}).",
-            hint="Use it with `runnel psql`, or stop it with `runnel down`.",
-        )
 
 
 def _stop_engine_of(address: str) -> None:
