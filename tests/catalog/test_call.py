@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -109,7 +110,6 @@ def test_answers(db: psycopg.Connection, engine: FakeEngine) -> None:
         ("line one",),
         ("line two",),
     ]
-    assert db.execute("SELECT * FROM pgtrickle.explain_st('x')").fetchall() == [("line one",), ("line two",)]
     assert db.execute("SELECT pgtrickle.verify_stream_table('x')").fetchone() == ({"ok": True},)
 
 
@@ -215,3 +215,87 @@ def test_latency_of_a_call(db: psycopg.Connection, engine: FakeEngine) -> None:
     assert (time.monotonic() - begun) / 5 < 0.2
     time.sleep(0.1)
     assert loopbacks(db) == 0
+
+
+@pytest.fixture
+def alone(db: psycopg.Connection) -> psycopg.Connection:
+    """A session on a server that cannot connect to itself."""
+    db.execute("DROP EXTENSION dblink")
+    return db
+
+
+def handed_over(conn: psycopg.Connection, call: str = "SELECT pgtrickle.refresh_stream_table('x')") -> str:
+    """Make a call; the number of its request, from the notice."""
+    told: list[tuple[str | None, str, str]] = []
+
+    def hear(said: psycopg.errors.Diagnostic) -> None:
+        told.append((said.sqlstate, said.message_primary or "", said.message_hint or ""))
+
+    conn.add_notice_handler(hear)
+    assert conn.execute(call.encode()).fetchall() in ([(None,)], [("",)], [])
+    conn.remove_notice_handler(hear)
+    ((state, message, hint),) = told
+    number = re.search(r"\d+", message)
+    assert number is not None
+    assert (state, hint) == ("01RW1", f"Then wait for its answer: SELECT pgtrickle.wait({number[0]})")
+    return number[0]
+
+
+def test_without_a_loopback_the_commit_hands_the_request_over(alone: psycopg.Connection, engine: FakeEngine) -> None:
+    engine.answer = lambda request: {"changed": request.args["name"]}
+    number = handed_over(alone)
+    assert alone.execute("SELECT pgtrickle.wait(%s)", (number,)).fetchone() == ({"changed": "x"},)
+    assert engine.seen[0].role == alone.info.user
+    # The answer can be asked for again, by whoever may.
+    assert alone.execute("SELECT pgtrickle.wait(%s)", (number,)).fetchone() == ({"changed": "x"},)
+
+
+def test_a_failure_is_raised_by_wait(alone: psycopg.Connection, engine: FakeEngine) -> None:
+    def refuse(_: Request) -> Any:
+        raise UserError("it cannot be", hint="do it otherwise", sqlstate="0A000")
+
+    engine.answer = refuse
+    number = handed_over(alone)
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="it cannot be") as caught:
+        alone.execute("SELECT pgtrickle.wait(%s)", (number,))
+    assert caught.value.diag.message_hint == "do it otherwise"
+
+
+def test_what_is_rolled_back_was_never_asked(alone: psycopg.Connection, engine: FakeEngine) -> None:
+    with alone.transaction(force_rollback=True):
+        number = handed_over(alone)
+        with pytest.raises(psycopg.Error, match="when this transaction commits"), alone.transaction():
+            alone.execute("SELECT pgtrickle.wait(%s)", (number,))
+    with pytest.raises(psycopg.errors.UndefinedObject, match="no request"):
+        alone.execute("SELECT pgtrickle.wait(%s)", (number,))
+    assert engine.seen == []
+
+
+def test_a_request_goes_on_when_its_session_ends(dsn: str, alone: psycopg.Connection, engine: FakeEngine) -> None:
+    with psycopg.connect(dsn, autocommit=True) as other:
+        number = handed_over(other)
+    assert calls.abandoned(alone, [int(number)]) == []
+    assert alone.execute("SELECT pgtrickle.wait(%s)", (number,)).fetchone() == (None,)
+
+
+def test_nobody_waits_for_the_requests_of_others(dsn: str, alone: psycopg.Connection, engine: FakeEngine) -> None:
+    number = handed_over(alone)
+    alone.execute("CREATE ROLE curious LOGIN")
+    try:
+        with psycopg.connect(dsn, autocommit=True, user="curious") as other:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="of another role"):
+                other.execute("SELECT pgtrickle.wait(%s)", (number,))
+            own = handed_over(other)
+            other.execute("SELECT pgtrickle.wait(%s)", (own,))
+    finally:
+        alone.execute("DROP ROLE curious")
+
+
+def test_wait_says_that_the_engine_is_gone(alone: psycopg.Connection, engine: FakeEngine) -> None:
+    held = threading.Event()
+    engine.answer = lambda _: held.wait(20)
+    number = handed_over(alone)
+    alone.execute("DELETE FROM pgtrickle.pgt_engine")
+    with pytest.raises(psycopg.errors.AdminShutdown, match="stopped before it finished"):
+        alone.execute("SELECT pgtrickle.wait(%s)", (number,))
+    held.set()

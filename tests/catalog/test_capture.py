@@ -7,6 +7,7 @@ import pytest
 
 from runnel.catalog import store
 from tests.catalog.helpers import capture, changes, clear, oid_of
+from tests.versions import needs
 
 
 @pytest.fixture
@@ -115,6 +116,7 @@ def test_gate_silences_writers_and_settles_after_the_last_silent_one(
         assert len(list(listener.notifies(timeout=2, stop_after=1))) == 1
 
 
+@needs(18)
 def test_generated_columns(db: psycopg.Connection) -> None:
     db.execute(
         "CREATE TABLE g (a int, s int GENERATED ALWAYS AS (a * 2) STORED, v int GENERATED ALWAYS AS (a * 3) VIRTUAL)"

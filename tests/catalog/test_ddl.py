@@ -110,7 +110,7 @@ def test_renamed_table_and_schema(db: psycopg.Connection, dsn: str, pair: tuple[
 
 def test_a_renamed_stream_table_is_known_by_its_new_name(db: psycopg.Connection, pair: tuple[int, int]) -> None:
     def names() -> list[tuple[str, str]]:
-        return [(s.pgt_schema, s.pgt_name) for s in store.load_stream_tables(db)]
+        return [(s.pgt_schema, s.pgt_name) for s in store.load_catalog(db)[0]]
 
     with db.transaction():
         for step in ("by_status RENAME TO x", "totals RENAME TO by_status", "x RENAME TO totals"):
@@ -125,7 +125,7 @@ def test_without_event_triggers_swapped_names_are_found(unfollowed: psycopg.Conn
     for step in ("by_status RENAME TO x", "totals RENAME TO by_status", "x RENAME TO totals"):
         db.execute(f"ALTER TABLE {step}")  # type: ignore[arg-type]
     db.execute("SELECT pgtrickle._follow_names()")
-    assert [s.pgt_name for s in store.load_stream_tables(db)] == ["totals", "by_status"]
+    assert [s.pgt_name for s in store.load_catalog(db)[0]] == ["totals", "by_status"]
 
 
 def test_dropped_source(db: psycopg.Connection, dsn: str, orders: int, pair: tuple[int, int]) -> None:
@@ -165,8 +165,8 @@ def test_dropping_the_storage_forgets_the_stream_table(db: psycopg.Connection, o
     db.execute("CREATE TABLE other (a int)")
     kept = stream_table(db, "kept", "other", "a")
     db.execute("DROP TABLE gone")
-    assert [s.pgt_id for s in store.load_stream_tables(db)] == [kept]
-    assert gone not in {d.pgt_id for d in store.load_dependencies(db)}
+    assert [s.pgt_id for s in store.load_catalog(db)[0]] == [kept]
+    assert gone not in {d.pgt_id for d in store.load_catalog(db)[2]}
     assert list(store.change_tracking(db)) == [oid_of(db, "other")]
 
 

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from tests.catalog.helpers import capture, changes, clear, oid_of
+from tests.versions import needs
 
 
 @pytest.fixture
@@ -126,6 +127,7 @@ def test_foreign_partition_never_breaks_writers(tree: psycopg.Connection) -> Non
         capture(tree, "p", "id")
 
 
+@needs(18)
 def test_same_virtual_expression_for_direct_writes_to_a_partition(db: psycopg.Connection) -> None:
     db.execute("CREATE TABLE p (id int, d int GENERATED ALWAYS AS (id * 2) VIRTUAL) PARTITION BY RANGE (id)")
     db.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)")

@@ -43,7 +43,7 @@ def test_a_database_from_the_future_is_refused(dsn: str, db: psycopg.Connection)
 
 def test_an_old_server_is_refused_by_name(db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migration, "MINIMUM_SERVER", 99)
-    with pytest.raises(UserError, match=r"PostgreSQL 18\.\d+.* is too old") as caught:
+    with pytest.raises(UserError, match=r"PostgreSQL 1[5-9]\.\d+.* is too old") as caught:
         migration.migrate(db)
     assert caught.value.hint is not None
 
@@ -63,8 +63,10 @@ def test_a_role_without_superuser_rights_can_install(catalog_server: str) -> Non
             assert changes(owner, oid) == [(0, None, None), (1, 1, 2)]
             owner.execute("SELECT pgtrickle._capture_cleanup()")
             assert claim(owner, host="h", os_pid=7, version="1", spark_master=None)
-            with pytest.raises(psycopg.Error, match="dblink extension is not installed"):
-                owner.execute("SELECT pgtrickle.refresh_stream_table('x')")
+            notices: list[str | None] = []
+            owner.add_notice_handler(lambda said: notices.append(said.message_detail))
+            owner.execute("SELECT pgtrickle.refresh_stream_table('x')")
+            assert notices == ["the dblink extension is not installed"]
     finally:
         with psycopg.connect(f"{catalog_server} dbname=postgres", autocommit=True) as admin:
             admin.execute("DROP DATABASE plain_db WITH (FORCE)")
@@ -119,7 +121,8 @@ def test_history_and_failures(db: psycopg.Connection, st: int) -> None:
     )  # fmt: skip
     store.record_success(db, st, refresh)
     for expected in [(1, "ACTIVE"), (2, "ACTIVE"), (3, "SUSPENDED")]:
-        assert expected == store.record_failure(db, st, refresh, "boom", backoff=timedelta(seconds=9), suspend_after=3)
+        recorded = store.record_failure(db, st, refresh, "boom", backoff=timedelta(seconds=9), suspend_after=3)
+        assert expected == recorded[:2]
     assert state_of(db, st) == ("SUSPENDED", "boom")
     history = db.execute(
         "SELECT status, rows_inserted, error_message, timings, duration_ms >= 0 "

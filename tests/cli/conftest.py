@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from runnel.server.account import BINARIES
 from runnel.server.embedded import EmbeddedServer
 
 PASSWORD = "s3cr:et/with@signs"  # noqa: S105  (of a server that lives for a test)
@@ -87,7 +88,7 @@ def run(tmp_path: Path) -> Run:
 
 def clean_environment(home: Path, **more: str) -> dict[str, str]:
     """What a new user has: nothing of PostgreSQL's or Runnel's."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "RUNNEL_"))}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "RUNNEL_")) or key == BINARIES}
     here = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (f"{here}/src", kept.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, "HOME": str(home), "COLUMNS": "200", "NO_COLOR": "1", **more}

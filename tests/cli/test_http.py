@@ -93,3 +93,28 @@ def test_addresses_are_checked_before_anything_starts(run: Run, tmp_path: Path) 
     assert "is not an address" in run("up", "--home", home, "--http", "127.0.0.1:http", code=1).stderr
     assert "No HTTP server" in run("url", "--home", home, code=1).stderr
     assert not os.path.exists(home)
+
+
+@pytest.mark.slow
+def test_a_stack_can_do_without_http(up: Callable[..., Stack], run: Run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    stack = up("--home", str(home), "--no-http")
+    stack.wait_for("Ready")
+    assert "HTTP on" not in stack.said
+    assert "No HTTP server" in run("url", "--home", str(home), code=1).stderr
+    listening = {
+        each.laddr.port
+        for process in (stack.process, *stack.process.children(recursive=True))
+        for each in process.net_connections(kind="tcp")
+        if each.status == psutil.CONN_LISTEN and "python" in process.name()
+    }
+    assert not any(_answers(port) for port in listening)
+    stack.stop()
+
+
+def _answers(port: int) -> bool:
+    """Whether Runnel's site is there."""
+    try:
+        return "Runnel" in requests.get(f"http://127.0.0.1:{port}/", timeout=2).text
+    except requests.RequestException:
+        return False

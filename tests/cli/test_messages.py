@@ -96,6 +96,7 @@ def test_the_grant_that_an_engine_without_superuser_needs(locked: Locked, databa
                 assert problem is not None
                 assert "as role plain_engine" in problem.message
                 assert "--loopback" in str(problem.hint)
+                assert "SELECT pgtrickle.wait(number)" in str(problem.hint)
                 way = f"host=127.0.0.1 port={locked.port} user=plain_engine"
                 loopback.store(own, engine_dsn, make_conninfo(way, password=PASSWORD))
                 assert loopback.find_problem(own, engine_dsn) is None

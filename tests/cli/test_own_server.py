@@ -9,10 +9,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.cli.conftest import PASSWORD, Locked, Run
+from tests.versions import needs
 
 CREATE = "CREATE EXTENSION pg_trickle"
 
 
+@needs(18)
 def test_init_leaves_the_files_of_the_extension(run: Run, locked: Locked, database: str) -> None:
     run("init", "--dsn", database, PGPASSWORD=PASSWORD)
     # The directory that this server's extension_control_path names; an administrator's server has nothing there.

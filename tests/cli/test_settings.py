@@ -103,6 +103,7 @@ def test_up_takes_its_settings_from_the_file_and_logs_with_time(
     (tmp_path / "runnel.toml").write_text(config + 'log_file = "logs/engine.log"\n')
     stack = up()
     stack.wait_for("Ready in")
+    stack.wait_for("Spark started")
     assert f"postgresql://postgres:***@127.0.0.1:{server.port}/configured" in stack.said
     stack.stop()
     assert "pa55word" not in stack.said

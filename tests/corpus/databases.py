@@ -11,6 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from runnel.server.embedded import EmbeddedServer
 from tests.corpus.cases import Topic
+from tests.versions import set_up
 
 _numbers = itertools.count(1)
 
@@ -24,14 +25,12 @@ CREATE FUNCTION pgtrickle.create_stream_table(
 
 
 @contextlib.contextmanager
-def without_engine(server: EmbeddedServer, topic: Topic, template: str) -> Iterator[psycopg.Connection]:
-    """A fresh database in which the file's setups have run."""
+def without_engine(server: EmbeddedServer, topic: Topic, template: str) -> Iterator[tuple[psycopg.Connection, Topic]]:
+    """A fresh database in which the file's setups have run, and the file as far as the server knows its SQL."""
     name = f"corpus{next(_numbers)}"
     with psycopg.connect(server.dsn, autocommit=True) as conn:
         conn.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         with psycopg.connect(make_conninfo(server.dsn, dbname=name), autocommit=True) as db:
             db.execute(STREAM_TABLES_ARE_VIEWS.encode())
-            for setup in topic.setups:
-                db.execute(setup.sql.encode())
-            yield db
+            yield db, set_up(db, topic)
         conn.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

@@ -16,6 +16,7 @@ from tests.conftest import running_engine
 from tests.corpus.cases import SCHEMA, Case, Topic, load, topics
 from tests.corpus.compare import difference
 from tests.sampling import sampled
+from tests.versions import set_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,8 +144,7 @@ def _run(path: Path, dsn: str, spark: SparkSession) -> None:
         psycopg.connect(dsn, autocommit=True) as db,
         contextlib.closing(runnel.connect(dsn)) as client,
     ):
-        for setup in topic.setups:
-            db.execute(setup.sql.encode())
+        topic = set_up(db, topic)
         run = Run(topic, db, client)
         run.create()
         run.compare("as created", twins=True)

@@ -18,8 +18,8 @@ from tests.corpus.databases import without_engine
 @pytest.mark.parametrize("path", topics(), ids=lambda path: path.stem)
 def test_the_file_is_valid_and_every_case_changes(path: Path, server: EmbeddedServer) -> None:
     topic = load(path)
-    still = {case.name for case in topic.maintained}
-    with without_engine(server, topic, "template0") as db:
+    with without_engine(server, topic, "template0") as (db, topic):
+        still = {case.name for case in topic.maintained}
         _keep_answers(db, topic)
         for change in topic.changes:
             db.execute(change.sql.encode())

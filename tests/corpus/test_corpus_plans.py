@@ -27,7 +27,7 @@ from tests.sampling import sampled
 def test_every_case_is_planned_as_it_says(path: Path, server: EmbeddedServer) -> None:
     topic = load(path)
     failures: list[str] = []
-    with without_engine(server, topic, TEMPLATE) as db:
+    with without_engine(server, topic, TEMPLATE) as (db, topic):
         core: list[tuple[Case, str, str]] = []
         for case in topic.maintained:
             said, compiled = _plan(db, case)

@@ -19,6 +19,7 @@ import runnel
 from runnel.server.embedded import EmbeddedServer
 from tests.conftest import TEMPLATE, running_engine
 from tests.e2e.helpers import Stream, drop_schema
+from tests.versions import skip_unknown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,10 +76,11 @@ def dsn(database: str, schema: str) -> str:
 
 
 @pytest.fixture
-def stream(client: runnel.Client) -> Stream:
+def stream(client: runnel.Client, db: psycopg.Connection) -> Stream:
     """Create a stream table that refreshes only when told to, and only by deltas unless said otherwise."""
 
     def create(name: str, query: str, mode: str = "DIFFERENTIAL", schedule: str = "@yearly") -> None:
+        skip_unknown(db, query)
         client.create_stream_table(name, query, schedule=schedule, refresh_mode=mode)
 
     return create

@@ -39,7 +39,7 @@ def script(db: psycopg.Connection, text: str) -> None:
             db.execute(statement.encode())
 
 
-def eventually(probe: Callable[[], T], seconds: float = 15.0, *, what: str = "it never happened") -> T:
+def eventually(probe: Callable[[], T], seconds: float = 20.0, *, what: str = "it never happened") -> T:
     """Ask again and again until the answer is truthy."""
     deadline = time.monotonic() + seconds
     while True:

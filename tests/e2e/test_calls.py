@@ -14,44 +14,48 @@ from tests.e2e.helpers import Check, Stream, eventually, rows, script, value
 SESSIONS = 6
 
 
-@pytest.mark.parametrize(
-    ("call", "argument"),
-    [
-        ("create_stream_table(NULL, 'SELECT 1 AS x')", "name"),
-        ("create_stream_table('s', NULL)", "query"),
-        ("create_or_replace_stream_table('s', NULL)", "query"),
-        ("create_or_replace_stream_table(NULL, 'SELECT 1 AS x')", "name"),
-        ("create_stream_table_if_not_exists(NULL, 'SELECT 1 AS x')", "name"),
-        ("create_stream_table_if_not_exists('s', NULL)", "query"),
-        ("alter_stream_table(NULL, schedule => '5s')", "name"),
-        ("drop_stream_table(NULL)", "name"),
-        ("refresh_stream_table(NULL)", "name"),
-        ("resume_stream_table(NULL)", "name"),
-        ("verify_stream_table(NULL)", "name"),
-        ("explain_stream_table(NULL)", "name"),
-        ("explain_st(NULL)", "name"),
-        ("validate_query(NULL)", "query"),
-        ("get_staleness(NULL)", "name"),
-        ("get_refresh_history(NULL)", "name"),
-        ("attach_ducklake(NULL)", "name"),
-        ("attach_ducklake('lake', NULL)", "catalog_schema"),
-        ("detach_ducklake(NULL)", "name"),
-        ("set_lake_option(NULL, 'region', 'x')", "name"),
-        ("set_lake_option('lake', NULL, 'x')", "option"),
-    ],
-)
-def test_null_is_named(db: psycopg.Connection, engine: runnel.Engine, call: str, argument: str) -> None:
+NULLS = [
+    ("create_stream_table(NULL, 'SELECT 1 AS x')", "name"),
+    ("create_stream_table('s', NULL)", "query"),
+    ("create_or_replace_stream_table('s', NULL)", "query"),
+    ("create_or_replace_stream_table(NULL, 'SELECT 1 AS x')", "name"),
+    ("create_stream_table_if_not_exists(NULL, 'SELECT 1 AS x')", "name"),
+    ("create_stream_table_if_not_exists('s', NULL)", "query"),
+    ("alter_stream_table(NULL, schedule => '5s')", "name"),
+    ("drop_stream_table(NULL)", "name"),
+    ("refresh_stream_table(NULL)", "name"),
+    ("resume_stream_table(NULL)", "name"),
+    ("verify_stream_table(NULL)", "name"),
+    ("explain_stream_table(NULL)", "name"),
+    ("explain_st(NULL)", "name"),
+    ("validate_query(NULL)", "query"),
+    ("get_staleness(NULL)", "name"),
+    ("get_refresh_history(NULL)", "name"),
+    ("attach_ducklake(NULL)", "name"),
+    ("attach_ducklake('lake', NULL)", "catalog_schema"),
+    ("detach_ducklake(NULL)", "name"),
+    ("set_lake_option(NULL, 'region', 'x')", "name"),
+    ("set_lake_option('lake', NULL, 'x')", "option"),
+]
+
+
+def test_null_is_named(db: psycopg.Connection, engine: runnel.Engine) -> None:
     script(db, "CREATE TABLE one (x int)")
     script(db, "SELECT pgtrickle.create_stream_table('known', 'SELECT x FROM one')")
-    with pytest.raises(psycopg.errors.NullValueNotAllowed, match=f'argument "{argument}".* must not be NULL'):
-        db.execute(f"SELECT * FROM pgtrickle.{call}".encode())
+    for call, argument in NULLS:
+        with pytest.raises(psycopg.errors.NullValueNotAllowed, match=f'argument "{argument}".* must not be NULL'):
+            db.execute(f"SELECT * FROM pgtrickle.{call}".encode())
 
 
-@pytest.mark.parametrize("query", ["", "  \n", ";", " ; "])
-def test_an_empty_query_is_called_empty(db: psycopg.Connection, engine: runnel.Engine, query: str) -> None:
-    for function in ("create_stream_table('s', %s)", "create_or_replace_stream_table('s', %s)", "validate_query(%s)"):
-        with pytest.raises(psycopg.errors.InvalidParameterValue, match='argument "query" of .* is empty'):
-            db.execute(f"SELECT pgtrickle.{function}".encode(), (query,))
+def test_an_empty_query_is_called_empty(db: psycopg.Connection, engine: runnel.Engine) -> None:
+    functions = ("create_stream_table('s', %s)", "create_or_replace_stream_table('s', %s)", "validate_query(%s)")
+    for query in ("", "  \n\t", ";", " ; ", "-- nothing", "/* nothing */ ;"):
+        for function in functions:
+            with pytest.raises(psycopg.errors.InvalidParameterValue, match='"query" of .* is empty') as raised:
+                db.execute(f"SELECT pgtrickle.{function}".encode(), (query,))
+            assert "SELECT" in str(raised.value.diag.message_hint)
+    with pytest.raises(psycopg.Error, match='argument "name" of .* is empty'):
+        db.execute("SELECT pgtrickle.create_stream_table('', 'SELECT 1 AS one')")
 
 
 @pytest.mark.parametrize(
@@ -202,12 +206,25 @@ def test_an_engine_that_does_not_answer_is_not_called_healthy(
         return severity == "ERROR" and "does not answer" in detail
 
     eventually(silent, 20, what="its silence was not noticed")
-    # The same silence, but a refresh under way: it waits for a lock.
+    # A refresh that waits for a lock keeps the loop from nothing: it goes on, and calls are answered.
     with psycopg.connect(dsn) as blocker:
         blocker.execute("LOCK TABLE s IN ACCESS EXCLUSIVE MODE")
         db.execute("INSERT INTO t VALUES (2)")
-        busy = eventually(lambda: value(db, "SELECT pgtrickle._engine_busy()"), 40)
-        db.execute("UPDATE pgtrickle.pgt_heartbeat SET seen_at = now() - interval '5 minutes'")
-        severity, detail = pulse(db)
-        assert severity == "WARN" and "calls wait" in detail, (detail, busy)
+        waiting = "SELECT count(*) FROM pgtrickle.pgt_progress WHERE name LIKE '%.s' AND command = 'refresh'"
+        eventually(lambda: value(db, waiting), 40, what="the refresh does not wait")
+        eventually(lambda: pulse(db)[0] == "OK", 40, what="the loop stands still")
+        assert client.validate("SELECT x FROM t")
     eventually(lambda: pulse(db)[0] == "OK", 60)
+
+
+def test_the_engine_removes_what_was_answered_long_ago(db: psycopg.Connection, engine: runnel.Engine) -> None:
+    db.execute(
+        "INSERT INTO pgtrickle.pgt_requests (kind, role, caller_pid, status, created_at) "
+        "SELECT 'old', current_user, 0, s, now() - interval '2 hours' FROM unnest('{DONE,FAILED,CANCELLED}'::text[]) s"
+    )
+
+    def gone() -> bool:
+        db.execute("NOTIFY pgtrickle_request")  # an idle engine sleeps for long
+        return value(db, "SELECT count(*) FROM pgtrickle.pgt_requests WHERE kind = 'old'") == 0
+
+    eventually(gone, 60, what="old requests stay")

@@ -7,6 +7,7 @@ import pytest
 
 import runnel
 from tests.e2e.helpers import Check, Stream, eventually, last_refresh, rows, script, value
+from tests.versions import needs
 
 
 def test_tables_without_keys_keep_their_duplicates(
@@ -88,6 +89,7 @@ def test_inheritance_children_belong_to_their_parent(db: psycopg.Connection, str
     assert value(db, "SELECT s FROM sums") == 44
 
 
+@needs(18)
 def test_generated_columns_are_captured_with_their_values(db: psycopg.Connection, stream: Stream, check: Check) -> None:
     db.execute(
         "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, net numeric(10,2), "

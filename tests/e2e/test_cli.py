@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 import runnel
 from runnel.cli.main import app
 from tests.e2e.helpers import rows, script
+from tests.versions import VERSION
 
 Cli = Callable[..., Result]
 
@@ -46,6 +47,7 @@ def test_the_life_of_a_stream_table(cli: Cli, db: psycopg.Connection, tmp_path: 
     db.execute("INSERT INTO orders VALUES (99, 'c1', 1000)")
     assert "Refreshed totals" in cli("refresh", "totals").output
     cli("refresh")
+    assert "Nothing was being done to totals" in cli("cancel", "totals").output
     assert rows(db, "SELECT n FROM counted") == [(21,)]
     cli("verify", "totals", "counted")
     cli("alter", "totals", "--query", query + " HAVING sum(amount) > 100", "--schedule", "2h")
@@ -65,7 +67,7 @@ def test_looking_inside(cli: Cli, db: psycopg.Connection, schema: str) -> None:
     cli("create", "tip", "SELECT max(s) AS m FROM base", "--schedule", "@yearly")
     db.execute("DELETE FROM orders WHERE id < 4")
     text = cli("status").output
-    for word in ("base", "tip", "ACTIVE", "DIFFERENTIAL", "@yearly"):
+    for word in ("base", "tip", "ACTIVE", "DIFFERENTIAL", "@yearly", "prepared plans"):
         assert word in text
     found = {each["name"]: each for each in json.loads(cli("status", "--json").stdout) if each["schema"] == schema}
     assert found["base"]["pending_changes"] == 3
@@ -140,7 +142,7 @@ def test_errors_are_one_line_with_a_hint(cli: Cli, db: psycopg.Connection) -> No
 
 def test_version_and_dsn(cli: Cli, dsn: str) -> None:
     assert runnel.__version__ in cli("version").output
-    assert "PostgreSQL 18" in cli("version").output
+    assert f"PostgreSQL {VERSION}" in cli("version").output
     assert cli("dsn").output.replace("\n", "").strip() == dsn
     cli("init")
 

@@ -147,3 +147,27 @@ def test_altering_the_middle_rebuilds_what_reads_it(
     assert value(db, "SELECT sum(s)::int FROM tip") == 55
     db.execute("UPDATE sales SET amount = 1")
     check("tip")
+
+
+def test_what_a_trigger_writes_between_two_refreshes_of_a_diamond_counts_once(
+    db: psycopg.Connection, stream: Stream, check: Check
+) -> None:
+    """One branch's trigger writes to what the other branch reads, inside the transaction that refreshes both."""
+    script(db, SALES)
+    db.execute("CREATE TABLE seen (shop int, amount int)")
+    db.execute(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO seen VALUES (NEW.shop, 1); RETURN NULL; END $$"
+    )
+    stream("first", "SELECT shop, sum(amount) AS total FROM sales GROUP BY shop")
+    stream(
+        "second", "SELECT shop, sum(amount) AS n FROM (TABLE seen UNION ALL SELECT shop, 0 FROM sales) x GROUP BY shop"
+    )
+    stream("both", "SELECT f.shop, f.total, s.n FROM first f JOIN second s ON s.shop = f.shop")
+    db.execute("CREATE TRIGGER note AFTER INSERT ON first FOR EACH ROW EXECUTE FUNCTION note()")
+    for n in range(3):
+        db.execute("INSERT INTO sales VALUES (%s, 1, 7), (%s, %s, 7)", (100 + n, 200 + n, 50 + n))
+        check("first", "second", "both")
+    noted = value(db, "SELECT sum(amount) FROM seen")
+    check("second")
+    assert noted > 0 and value(db, "SELECT sum(n) FROM second") == value(db, "SELECT sum(amount) FROM seen")

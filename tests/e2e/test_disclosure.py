@@ -24,6 +24,8 @@ EVERYWHERE = (
     "SELECT error_message FROM pgtrickle.refresh_timeline()",
     "SELECT detail FROM pgtrickle.health_check()",
     "SELECT line FROM pgtrickle.explain_stream_table('{schema}.numbers') AS line",
+    "SELECT error_message FROM pgtrickle.diagnose_errors('{schema}.numbers')",
+    "SELECT last_error_message FROM pgtrickle.st_refresh_stats()",
 )
 WHOLE = EVERYWHERE[3:]
 

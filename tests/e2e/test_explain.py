@@ -82,6 +82,14 @@ def test_the_index_that_explain_asks_for_makes_its_mark_go_away(conn: psycopg.Co
     assert marks(drawn(conn, query)) == []
 
 
+def test_an_index_finds_what_lies_between_two_values(conn: psycopg.Connection) -> None:
+    query = "SELECT o.id FROM orders o WHERE total > (SELECT avg(total) FROM orders)"
+    script(conn, "CREATE INDEX ON public.orders (total);")
+    text = drawn(conn, query)
+    assert marks(text) == []
+    assert "when it moves, rows of o with total between the old and the new" in " ".join(text)
+
+
 def test_a_change_of_the_padded_side_reads_its_own_key(conn: psycopg.Connection) -> None:
     found = marks(drawn(conn, "SELECT c.id, o.id AS oid FROM customers c LEFT JOIN orders o ON o.customer_id = c.id"))
     assert found[0] == "! public.orders is scanned when c or o changes, by customer_id; instead:"
@@ -92,7 +100,11 @@ DEAR = {
         "all of public.orders is read when b changes",
         "all of public.orders is read when a changes",
     ],
-    "SELECT o.id FROM orders o WHERE total > (SELECT avg(total) FROM orders)": ["one value for all rows"],
+    "SELECT o.id FROM orders o WHERE total > (SELECT avg(total) FROM orders)": [
+        "one value for all rows: when it moves, o is scanned for total between the old",
+        "CREATE INDEX ON public.orders (total);",
+    ],
+    "SELECT o.id, (SELECT avg(total) FROM orders) AS a FROM orders o": ["one value for all rows: when it changes"],
     "SELECT id, row_number() OVER (ORDER BY total) AS r FROM orders": ["a window without PARTITION BY"],
     "SELECT id, status FROM orders ORDER BY status LIMIT 3": ["no index serves this ORDER BY"],
     "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY total) AS p FROM orders": ["one group"],
@@ -169,7 +181,7 @@ def test_recursion_names_its_parts(conn: psycopg.Connection) -> None:
 def test_every_plan_of_the_corpus_can_be_read(path: Path, server: EmbeddedServer) -> None:
     """No line is too long, and no leaf number or travelling form is left."""
     topic = load(path)
-    with without_engine(server, topic, TEMPLATE) as db:
+    with without_engine(server, topic, TEMPLATE) as (db, topic):
         for case in topic.maintained:
             compiled = compile_query(db, case.query, settings={})
             if compiled.plan is None:

@@ -10,42 +10,6 @@ from runnel.errors import RunnelError
 from tests.e2e.helpers import Check, Stream, rows, script
 
 
-@pytest.mark.parametrize(
-    ("call", "argument"),
-    [
-        ("create_stream_table(NULL, 'SELECT 1 AS one')", "name"),
-        ("create_stream_table('s', NULL)", "query"),
-        ("create_or_replace_stream_table(NULL, 'SELECT 1 AS one')", "name"),
-        ("create_or_replace_stream_table('s', NULL)", "query"),
-        ("create_stream_table_if_not_exists(NULL, 'SELECT 1 AS one')", "name"),
-        ("alter_stream_table(NULL, schedule => '1s')", "name"),
-        ("drop_stream_table(NULL)", "name"),
-        ("refresh_stream_table(NULL)", "name"),
-        ("resume_stream_table(NULL)", "name"),
-        ("verify_stream_table(NULL)", "name"),
-        ("explain_stream_table(NULL)", "name"),
-        ("validate_query(NULL)", "query"),
-        ("attach_ducklake(NULL)", "name"),
-        ("detach_ducklake(NULL)", "name"),
-        ("set_lake_option(NULL, 'region', 'x')", "name"),
-        ("set_lake_option('lake', NULL, 'x')", "option"),
-    ],
-)
-def test_null_is_named_by_its_argument(db: psycopg.Connection, schema: str, call: str, argument: str) -> None:
-    with pytest.raises(psycopg.errors.NullValueNotAllowed, match=f'argument "{argument}" of .* must not be NULL'):
-        db.execute(f"SELECT pgtrickle.{call}".encode())
-
-
-@pytest.mark.parametrize("query", ["", "  \n\t", ";", "-- nothing", "/* nothing */ ;"])
-def test_an_empty_query_is_called_empty(db: psycopg.Connection, schema: str, query: str) -> None:
-    for function in ("create_stream_table('s', %s)", "validate_query(%s)"):
-        with pytest.raises(psycopg.Error, match='argument "query" of .* is empty') as raised:
-            db.execute(f"SELECT pgtrickle.{function}".encode(), (query,))
-        assert "SELECT" in str(raised.value.diag.message_hint)
-    with pytest.raises(psycopg.Error, match='argument "name" of .* is empty'):
-        db.execute("SELECT pgtrickle.create_stream_table('', 'SELECT 1 AS one')")
-
-
 def test_joins_on_names_of_catalog_objects_are_maintained(db: psycopg.Connection, stream: Stream, check: Check) -> None:
     script(
         db,

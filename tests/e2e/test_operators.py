@@ -195,6 +195,7 @@ def test_nan_and_infinity_in_sums_leave_no_trace(
     assert rows(db, "SELECT k, n, p, f FROM sums") == [(1, value(db, "SELECT 1.5"), value(db, "SELECT 1.500"), 1.5)]
 
 
+@pytest.mark.slow
 def test_rows_leave_by_the_clock_without_any_write(
     db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Check
 ) -> None:

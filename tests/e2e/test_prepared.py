@@ -131,6 +131,19 @@ def test_the_least_used_plans_make_room(plans: PreparedPlans) -> None:
     assert (plans.kept.plans, plans.kept.made) == (3, 5)
 
 
+def test_plans_make_room_when_they_hold_much_memory(plans: PreparedPlans) -> None:
+    for shape in (1, 2):
+        found(plans, shape)
+    one = plans.kept.bytes // 2
+    assert 10_000 < one < 5_000_000, "about what a small plan holds"
+    plans.most_bytes = 2 * one + one // 2
+    found(plans, 3)
+    assert (plans.kept.plans, plans.kept.made) == (2, 3), "the one that was not used for the longest time made room"
+    plans.most_bytes = 1
+    found(plans, 4)
+    assert plans.kept.plans == 1, "the last one stays, whatever it holds"
+
+
 def test_plans_go_with_their_stream_table_and_its_definition(plans: PreparedPlans) -> None:
     found(plans, 1)
     found(plans, 1, Owner(2, "other"))

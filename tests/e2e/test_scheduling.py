@@ -104,6 +104,18 @@ def test_calculated_follows_the_tables_that_read_it(
     eventually(lambda: value(db, "SELECT s FROM fast") == 6)
 
 
+def test_a_refresh_by_hand_is_followed_by_those_who_read_it(db: psycopg.Connection, stream: Stream) -> None:
+    script(db, "CREATE TABLE t (x int)")
+    stream("above", "SELECT x, count(*) AS n FROM t GROUP BY x", schedule="@yearly")
+    stream("below", "SELECT count(*) AS n FROM above", schedule="100ms")
+    db.execute("INSERT INTO t VALUES (1), (2)")
+    db.execute("SELECT pgtrickle.refresh_stream_table('above')")
+    eventually(lambda: value(db, "SELECT n FROM below") == 2)
+    db.execute("TRUNCATE t")
+    db.execute("SELECT pgtrickle.refresh_stream_table('above')")
+    eventually(lambda: value(db, "SELECT n FROM below") == 0)
+
+
 def test_an_altered_schedule_counts_at_once(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
     script(db, "CREATE TABLE t (v int)")
     stream("s", "SELECT count(*) AS n FROM t", schedule="1h")

@@ -52,7 +52,7 @@ def test_temporary_tables_go_with_their_stream_table(
         for name in QUERIES:
             client.drop_stream_table(name)
         counts.append(temporary(db, pid))
-        compiled.append(len(engine._registry._compiled))
+        compiled.append(len(engine._desk.registry.plans))
     assert counts == [0] * 10
     assert compiled == [0] * 10
 
@@ -72,7 +72,7 @@ def test_redefinitions_leave_nothing_either(
             client.refresh("one")
         counts.append(temporary(db, pid))
     assert counts == [counts[0]] * 5
-    assert len(engine._registry._compiled) == 1
+    assert len(engine._desk.registry.plans) == 1
     db.execute("DROP TABLE one")
     eventually(lambda: temporary(db, pid) == 0, 20, what="a plain DROP TABLE left temporary tables behind")
 

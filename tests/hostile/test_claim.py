@@ -117,7 +117,8 @@ def test_a_lost_server_is_found_again(
     client.create_stream_table("st", "SELECT x FROM t", "200ms")
     for name in ("runnel engine", "runnel requests", "runnel refresh"):
         before = len([e for e in events if e == "connected again"])
-        db.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = %s", (name,))
+        end = f"SELECT bool_or(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = '{name}'"
+        eventually(lambda end=end: value(db, end), what=f"there is no session {name}")
         db.execute("INSERT INTO t VALUES (1)")
 
         def again(before: int = before) -> bool:
@@ -128,3 +129,6 @@ def test_a_lost_server_is_found_again(
     assert any(e.startswith("lost the database") for e in events)
     time.sleep(0.1)
     assert value(db, "SELECT pgtrickle._engine_alive()")
+    eventually(
+        lambda: value(db, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'runnel refresh'") == 1
+    )

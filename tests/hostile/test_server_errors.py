@@ -116,9 +116,8 @@ def test_statements_that_are_cancelled_or_wait_too_long(
     with psycopg.connect(dsn) as holder:
         holder.execute("LOCK TABLE sleepy IN ACCESS EXCLUSIVE MODE")
         db.execute("INSERT INTO slow VALUES (2)")
-        pid = backend(db, "runnel refresh")
-        waits = f"SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = {pid}"
-        eventually(lambda: value(db, waits), what="nobody waits for the lock")
+        waits = "SELECT max(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        pid = eventually(lambda: value(db, waits), what="nobody waits for the lock")
         db.execute("SELECT pg_cancel_backend(%s)", (pid,))
         failed(db, "sleepy", "canceling statement due to user request")
         holder.rollback()

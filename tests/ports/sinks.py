@@ -19,6 +19,8 @@ from runnel.model.names import Name
 from runnel.ports.sink import Publication, Published, Refreshed, Result, Sink, Wish
 from runnel.sinks.ducklake.sink import DuckLakeSink
 from runnel.sinks.files.sink import FilesSink
+from runnel.sinks.known import Known
+from runnel.sinks.leftovers import Leftovers
 from runnel.sinks.registry import KINDS, Sinks
 from runnel.sinks.shared import Shared
 from runnel.sinks.transaction import taking_part
@@ -237,7 +239,7 @@ def rig(case: Case, dsn: str, folder: Path, sessions: Sessions) -> Iterator[Rig]
         save_lake(conn, Lake("lake", "ducklake", data_path), is_default=True)
         row = conn.execute("SELECT current_user").fetchone()
         assert row is not None
-        shared = Shared(dsn, sessions)
+        shared = Shared(dsn, sessions, Leftovers(dsn), Known())
         stack.callback(shared.close)
         sink = case.kind(shared)
         stack.callback(sink.close)

@@ -11,8 +11,8 @@ import pytest
 import runnel
 
 ROOT = Path(runnel.__file__).parent
-OF_LAKES = ("lake/", "sources/", "sinks/", "spark/ducklake/", "iceberg/")
-FRONTS = ("cli/", "http/", "demo/", "bench/", "client.py", "answers.py", "lineage.py")
+OF_LAKES = ("lake/", "sources/", "sinks/", "spark/ducklake/", "iceberg/", "relay/")
+FRONTS = ("cli/", "http/", "demo/", "bench/", "project/", "client.py", "answers.py", "lineage.py")
 OF_KINDS = ("sources/", "sinks/", "lake/", "ports/")
 MODULES_THAT_MAY_SAY_LAKE = 10
 ASKING = {"sources/registry.py": 1, "engine/registry.py": 1}

@@ -14,7 +14,7 @@ from runnel.plan.stage import Origin
 from runnel.ports.sink import Published, Result
 from runnel.sources.ducklake.ref import LakeRef
 from tests.e2e.helpers import eventually
-from tests.ports.sinks import ALL, CASES, ID, Case, Rig, rig
+from tests.ports.sinks import CASES, FILES, ID, LAKES, Case, Rig, rig
 
 if TYPE_CHECKING:
     from runnel.spark.session import Sessions
@@ -28,8 +28,8 @@ class Trouble(Exception):
 
 @pytest.fixture(
     params=[
-        # What each part does is tried by the parts.
-        pytest.param(case, marks=pytest.mark.slow if case is ALL else (), id=case.name.replace(" ", "-"))
+        # The others ask the same of most of the code; what each part does is tried by the parts.
+        pytest.param(case, marks=() if case in (LAKES[0], FILES) else pytest.mark.slow, id=case.name.replace(" ", "-"))
         for case in CASES
     ]
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runnel.ports.sink import Publication, Sink
+from runnel.sinks.outbox.sink import OutboxSink
 from runnel.sinks.registry import KINDS, Publications, Sinks
 from tests.ports.sinks import CASES
 from tests.ports.structure import lacks, operations
@@ -46,7 +47,8 @@ def test_a_sink_that_lacks_an_operation_is_noticed() -> None:
 
 
 def test_each_kind_is_tried_by_the_contract() -> None:
-    assert {case.kind for case in CASES} >= set(KINDS)
+    # Of an outbox a reader sees messages, not rows: tests/relay tries it.
+    assert {case.kind for case in CASES} >= set(KINDS) - {OutboxSink}
 
 
 def test_no_option_belongs_to_two_sinks() -> None:

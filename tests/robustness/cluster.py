@@ -46,9 +46,7 @@ def standalone(
     for number in range(workers):
         folders.append(folder / f"worker{number}")
         sizes = ("--cores", str(cores), "--memory", memory, "--work-dir", str(folders[-1]))
-        # Reads that its tasks make carry its name in PostgreSQL.
-        environment = _environment(bare) | {"PGAPPNAME": f"worker {number}"}
-        started.append(_daemon("worker.Worker", *sizes, address, environment=environment))
+        started.append(_daemon("worker.Worker", *sizes, address, environment=_environment(bare)))
         processes.append(started[-1])
     for worker in started:
         worker.wait_for("Successfully registered with master")

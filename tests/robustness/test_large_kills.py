@@ -25,7 +25,6 @@ from tests.robustness.processes import Process
 from tests.robustness.stack import Stack
 
 ROWS = 40_000
-TASKS = "tasks"
 """How sessions of Spark's tasks call themselves; those of the engine have names of their own."""
 
 TABLES = f"""
@@ -43,7 +42,7 @@ QUERIES = {
 
 UNLOGGED = "relpersistence = 'u'"
 
-READING = f"SELECT FROM pg_stat_activity WHERE application_name = '{TASKS}' AND xact_start IS NOT NULL"
+READING = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'runnel-worker-%' AND xact_start IS NOT NULL"
 LOADING = "SELECT FROM pg_stat_progress_copy WHERE command = 'COPY FROM' AND tuples_processed > 0"
 WRITING = "SELECT FROM pgtrickle.pgt_lake_uploads"
 RECORDING = """
@@ -81,7 +80,7 @@ KILLS = (
 def test_killed_within_large_work(durable: EmbeddedServer, processes: list[Process], tmp_path: Path) -> None:
     seed = time.time_ns() % 1_000_000
     print(f"seed {seed}")
-    env = {"PGAPPNAME": TASKS, "RUNNEL_TASKS_ABOVE": "100"}
+    env = {"RUNNEL_TASKS_ABOVE": "100"}
     stack = Stack(durable, processes, random.Random(seed), env=env)
     (tmp_path / "lake").mkdir()
     place = Place(durable.dsn, f"{tmp_path / 'lake'}/")

@@ -15,6 +15,7 @@ import pytest
 import runnel
 from tests.sampling import sampled
 from tests.security import trap
+from tests.versions import is_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,18 @@ CARRIERS: dict[str, Carrier] = {
         "CREATE CONSTRAINT TRIGGER f AFTER INSERT ON g.st DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
         "EXECUTE FUNCTION g.again()",
     ),
+    "a trigger that is deferred until COMMIT": Carrier(
+        T,
+        "",
+        "CREATE TABLE g.more (x int); "
+        "CREATE FUNCTION g.again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM g.spring(); "
+        "EXECUTE 'SET CONSTRAINTS ALL DEFERRED'; "
+        "IF (SELECT count(*) FROM g.more) < 40 THEN INSERT INTO g.more VALUES (1); END IF; RETURN NEW; END $$; "
+        "CREATE CONSTRAINT TRIGGER f AFTER INSERT ON g.more DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        "EXECUTE FUNCTION g.again(); "
+        "CREATE CONSTRAINT TRIGGER f AFTER INSERT ON g.st DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        "EXECUTE FUNCTION g.again()",
+    ),
     "an index on the stream table": Carrier(T, "", "CREATE INDEX ON g.st (g.same(x))"),
     "a constraint of the stream table": Carrier(T, "", "ALTER TABLE g.st ADD CHECK (g.ok(x))"),
     "a rule on the stream table": Carrier(T, "", "CREATE RULE r AS ON INSERT TO g.st DO ALSO SELECT g.spring()"),
@@ -194,6 +207,6 @@ def test_code_of_an_ordinary_role_stays_ordinary(
         trap.analyse_state(db)
     seen = trap.counts(db)
     assert trap.harmless(seen), seen
-    if carrier.runs:
+    if carrier.runs and is_known(guest, carrier.query):
         assert exists[0], "the stream table was refused"
         assert seen.visits > 0, "the trap was not sprung"

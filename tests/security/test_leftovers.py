@@ -87,8 +87,9 @@ def test_the_functions_of_owners_are_out_of_their_reach(guest: psycopg.Connectio
         "SELECT proname, prosecdef FROM pg_proc WHERE pronamespace = 'pgtrickle_run'::regnamespace "
         "AND proowner = 'sec_guest'::regrole ORDER BY 1"
     ).fetchall()
-    assert found == [(f"rows_{row[0]}", True), (f"run_{row[0]}", True)]
+    assert found == [(f"{kind}_{row[0]}", True) for kind in ("each", "rows", "run")]
     for statement in (
+        f"SELECT pgtrickle_run.each_{row[0]}('{{SELECT 1}}', '')",
         f"ALTER FUNCTION pgtrickle_run.run_{row[0]}(text, text) SECURITY INVOKER",
         f"DROP FUNCTION pgtrickle_run.run_{row[0]}(text, text)",
         f"SELECT pgtrickle_run.run_{row[0]}('SELECT 1', '')",

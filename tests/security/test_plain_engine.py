@@ -11,6 +11,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
+import runnel
 from tests.conftest import running_engine
 from tests.security import trap
 
@@ -77,3 +78,19 @@ def test_the_owners_code_has_the_owners_rights_only(plain: str, server: Embedded
         seen = trap.counts(db)
         assert seen.visits > 0
         assert trap.harmless(seen, lent=True), seen
+
+
+def test_the_python_client_needs_no_loopback(plain: str, spark: SparkSession) -> None:
+    """Every call is handed over by a commit and then waited for; its answers are what they always are."""
+    with running_engine(plain, spark), psycopg.connect(plain, autocommit=True) as db, runnel.connect(plain) as client:
+        db.execute("CREATE TABLE t (id int, k int); INSERT INTO t SELECT i, i % 3 FROM generate_series(1, 30) i")
+        client.create_stream_table("st", "SELECT k, count(*) AS n FROM t GROUP BY k", schedule="@yearly")
+        db.execute("INSERT INTO t VALUES (31, 1)")
+        client.refresh("st")
+        assert client.verify("st").ok
+        assert "count" in client.explain("st")
+        assert db.execute("SELECT n FROM st WHERE k = 1").fetchone() == (11,)
+        with pytest.raises(runnel.RunnelError, match="nowhere"):
+            client.refresh("nowhere")
+        client.drop_stream_table("st")
+        assert db.execute("SELECT to_regclass('st')").fetchone() == (None,)

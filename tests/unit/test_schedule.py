@@ -9,7 +9,7 @@ import pytest
 from runnel.errors import UserError
 from runnel.schedule.choose import MIN_CHANGES, full_is_cheaper
 from runnel.schedule.dag import ancestors, descendants, ordered, units
-from runnel.schedule.due import DEFAULT_SECONDS, Clocked, due_at
+from runnel.schedule.due import DEFAULT_SECONDS, MOMENT, Clocked, due_at
 from runnel.schedule.spec import parse_schedule
 
 
@@ -109,3 +109,9 @@ def test_full_is_chosen_only_from_experience() -> None:
     assert full_is_cheaper(history, 20_000) is None
     assert "100000 rows" in str(full_is_cheaper(history, 100_000))
     assert full_is_cheaper(history, MIN_CHANGES - 1) is None
+
+
+def test_a_long_period_leaves_a_moment_to_whoever_asks() -> None:
+    tables = {1: clocked("1h", dirty_since=10_000.0), 2: clocked("1s", dirty_since=10_000.0)}
+    assert due_at(1, tables, {1: frozenset(), 2: frozenset()}) == 10_000.0 + MOMENT
+    assert due_at(2, tables, {1: frozenset(), 2: frozenset()}) == 10_000.0

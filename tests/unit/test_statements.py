@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from runnel.model.names import Name
 from runnel.model.types import LONG, TEXT, PgType
 from runnel.plan.stage import Computed, Leaf, Relation
@@ -37,11 +39,18 @@ def test_a_table_now() -> None:
 
 
 def test_a_table_now_under_some_keys() -> None:
-    query = after_query(
-        LEAF, ORDERS, CLOCK, restriction=Restriction("l0.id", "int8", (1, True, "x"), include_null=True)
-    )
+    query = after_query(LEAF, ORDERS, CLOCK, restriction=Restriction("l0.id", "int8", (1, 22), include_null=True))
     assert query.text.endswith(" AND ((l0.id) = ANY(%(keys)s::text[]::int8[]) OR (l0.id) IS NULL)")
-    assert query.params == {"keys": ["1", "t", "x"]}
+    assert query.params == {"keys": '{"1","22"}'}
+
+
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [((True, False), '{"t","f"}'), (("a", 'b "c"', "d\\e"), '{"a","b \\"c\\"","d\\\\e"}'), ((), "{}")],
+)
+def test_how_keys_are_written(values: tuple[object, ...], written: str) -> None:
+    query = after_query(LEAF, ORDERS, CLOCK, restriction=Restriction("l0.id", "text", values))
+    assert query.params == {"keys": written}
 
 
 def test_keys_with_their_multiplicity() -> None:
