@@ -34,7 +34,7 @@ ON_TABLES = (
     "CREATE INDEX ON {t} (g.same(k))",
     "CREATE INDEX ON {t} ((k::g.dom))",
     "ALTER TABLE {t} ADD CHECK (g.ok(k))",
-    "CREATE STATISTICS ON (g.same(k)), id FROM {t}",
+    "CREATE STATISTICS {t}_z{n} ON (g.same(k)), id FROM {t}",
     "CREATE TRIGGER z{n} BEFORE INSERT OR UPDATE ON {t} FOR EACH ROW EXECUTE FUNCTION g.fires()",
     "ALTER TABLE {t} ADD COLUMN d{n} int DEFAULT g.same(1)",
     "ALTER TABLE {t} ADD COLUMN e{n} g.dom DEFAULT 1",
@@ -50,7 +50,7 @@ ON_STREAM_TABLES = (
     "CREATE CONSTRAINT TRIGGER z{n} AFTER INSERT ON {t} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
     "EXECUTE FUNCTION g.fires()",
     "CREATE TABLE {t}_child{n} (CHECK (g.ok({c}))) INHERITS ({t})",
-    "CREATE STATISTICS ON (g.same({c})), {c} FROM {t}",
+    "CREATE STATISTICS {t}_z{n} ON (g.same({c})), {c} FROM {t}",
 )
 
 QUERIES = (

@@ -173,6 +173,49 @@ CARRIERS: dict[str, Carrier] = {
         "CREATE CONSTRAINT TRIGGER f AFTER INSERT ON g.st DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
         "EXECUTE FUNCTION g.again()",
     ),
+    "a trigger of a temporary table that is deferred until COMMIT": Carrier(
+        T,
+        "",
+        "CREATE FUNCTION g.again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM g.spring(); "
+        "EXECUTE 'SET CONSTRAINTS ALL DEFERRED'; "
+        "IF (SELECT count(*) FROM pg_temp.more) < 40 THEN INSERT INTO pg_temp.more VALUES (1); END IF; "
+        "RETURN NEW; END $$; "
+        "CREATE FUNCTION g.lays() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF to_regclass('pg_temp.more') IS NULL THEN "
+        "CREATE TEMP TABLE more (x int); CREATE CONSTRAINT TRIGGER f AFTER INSERT ON pg_temp.more "
+        "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION g.again(); INSERT INTO pg_temp.more VALUES (1); "
+        "END IF; RETURN NEW; END $$; "
+        "CREATE TRIGGER f AFTER INSERT ON g.st FOR EACH ROW EXECUTE FUNCTION g.lays()",
+    ),
+    "a cast of a foreign key that is deferred until COMMIT": Carrier(
+        T,
+        "",
+        "CREATE TYPE g.num AS (v int); CREATE TABLE g.pk (id int PRIMARY KEY); INSERT INTO g.pk VALUES (1); "
+        "CREATE FUNCTION g.to_int(g.num) RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM g.spring(); "
+        "PERFORM g.more(); RETURN $1.v; END $$; "
+        "CREATE CAST (g.num AS int) WITH FUNCTION g.to_int(g.num) AS IMPLICIT; "
+        "CREATE TABLE g.fk (n g.num REFERENCES g.pk (id) DEFERRABLE INITIALLY DEFERRED); "
+        "CREATE FUNCTION g.more() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SET CONSTRAINTS ALL DEFERRED'; "
+        "IF (SELECT count(*) FROM g.fk) < 40 THEN INSERT INTO g.fk VALUES (ROW(1)); END IF; END $$; "
+        "CREATE FUNCTION g.begins() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM g.more(); RETURN NEW; END $$; "
+        "CREATE TRIGGER f AFTER INSERT ON g.st FOR EACH ROW EXECUTE FUNCTION g.begins()",
+    ),
+    "a deferred trigger that wants to write once more": Carrier(
+        T,
+        "",
+        "CREATE TABLE g.more (x int); "
+        "CREATE FUNCTION g.again() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE way text; BEGIN PERFORM g.spring(); "
+        "FOREACH way IN ARRAY ARRAY['SET transaction_read_only = off', 'SET LOCAL transaction_read_only = off', "
+        "'RESET transaction_read_only', 'SET TRANSACTION READ WRITE', 'RESET ALL'] LOOP "
+        "BEGIN EXECUTE way; EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; "
+        "EXECUTE 'SET CONSTRAINTS ALL DEFERRED'; "
+        "IF (SELECT count(*) FROM g.more) < 40 THEN INSERT INTO g.more VALUES (1); END IF; RETURN NEW; "
+        "EXCEPTION WHEN read_only_sql_transaction THEN RETURN NEW; END $$; "
+        "CREATE CONSTRAINT TRIGGER f AFTER INSERT ON g.more DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        "EXECUTE FUNCTION g.again(); "
+        "CREATE CONSTRAINT TRIGGER f AFTER INSERT ON g.st DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        "EXECUTE FUNCTION g.again()",
+    ),
     "an index on the stream table": Carrier(T, "", "CREATE INDEX ON g.st (g.same(x))"),
     "a constraint of the stream table": Carrier(T, "", "ALTER TABLE g.st ADD CHECK (g.ok(x))"),
     "a rule on the stream table": Carrier(T, "", "CREATE RULE r AS ON INSERT TO g.st DO ALSO SELECT g.spring()"),

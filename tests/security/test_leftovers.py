@@ -89,10 +89,10 @@ def test_the_functions_of_owners_are_out_of_their_reach(guest: psycopg.Connectio
     ).fetchall()
     assert found == [(f"{kind}_{row[0]}", True) for kind in ("each", "rows", "run")]
     for statement in (
-        f"SELECT pgtrickle_run.each_{row[0]}('{{SELECT 1}}', '')",
-        f"ALTER FUNCTION pgtrickle_run.run_{row[0]}(text, text) SECURITY INVOKER",
-        f"DROP FUNCTION pgtrickle_run.run_{row[0]}(text, text)",
-        f"SELECT pgtrickle_run.run_{row[0]}('SELECT 1', '')",
+        f"SELECT pgtrickle_run.each_{row[0]}('{{SELECT 1}}', 0)",
+        f"ALTER FUNCTION pgtrickle_run.run_{row[0]}(text, oid) SECURITY INVOKER",
+        f"DROP FUNCTION pgtrickle_run.run_{row[0]}(text, oid)",
+        f"SELECT pgtrickle_run.run_{row[0]}('SELECT 1', 0)",
         "CREATE FUNCTION pgtrickle_run.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="schema pgtrickle_run"):
@@ -112,3 +112,29 @@ def test_functions_that_are_gone_are_made_again(
     client.refresh("g.st")
     assert client.verify("g.st").ok
     assert trap.harmless(trap.counts(db))
+
+
+def test_deferred_triggers_of_an_owner_do_their_work(
+    guest: psycopg.Connection, db: psycopg.Connection, client: runnel.Client
+) -> None:
+    """What is deferred is done with the refresh: also what such a trigger writes, and what is deferred there."""
+    guest.execute(
+        "CREATE TABLE g.known (x int PRIMARY KEY); INSERT INTO g.known SELECT generate_series(0, 9); "
+        "CREATE TABLE g.audit (id int, x int REFERENCES g.known DEFERRABLE INITIALLY DEFERRED); "
+        "CREATE FUNCTION g.notes() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO g.audit VALUES (NEW.id, NEW.x); RETURN NEW; END $$"
+    )
+    guest.execute("SELECT pgtrickle.create_stream_table('g.st', 'SELECT id, x FROM g.t', '@yearly')")
+    guest.execute(
+        "CREATE CONSTRAINT TRIGGER f AFTER INSERT ON g.st DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        "EXECUTE FUNCTION g.notes()"
+    )
+    guest.execute("INSERT INTO g.t VALUES (100, 1), (101, 2)")
+    client.refresh("g.st")
+    assert db.execute("SELECT id, x FROM g.audit ORDER BY id").fetchall() == [(100, 1), (101, 2)]
+    guest.execute("INSERT INTO g.t VALUES (102, 77)")
+    with pytest.raises(runnel.RunnelError, match="foreign key"):
+        client.refresh("g.st")
+    guest.execute("INSERT INTO g.known VALUES (77)")
+    client.refresh("g.st")
+    assert client.verify("g.st").ok

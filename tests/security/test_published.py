@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 import runnel
 from tests.conftest import running_engine
+from tests.lake.duck import Duck
 from tests.sampling import sampled
 from tests.security import trap
 
@@ -85,3 +87,31 @@ def test_tasks_publish_a_large_table_with_its_owners_rights(
     lake = db.execute("SELECT row_count FROM pgtrickle.pgt_sinks").fetchone()
     here = db.execute("SELECT count(*) FROM g.st").fetchone()
     assert lake == here
+
+
+def test_tasks_read_a_lake_table_with_the_rights_of_the_stream_tables_owner(
+    dsn: str, db: psycopg.Connection, spark: object, tmp_path: Path
+) -> None:
+    """Where PostgreSQL evaluates an expression over rows of a lake, a task hands it the rows, and commits nothing."""
+    trap.lay(db)
+    (tmp_path / "lake").mkdir()
+    with (
+        contextlib.closing(Duck(dsn, f"{tmp_path}/lake/")) as duck,
+        running_engine(dsn, spark, tasks_above=1),  # type: ignore[arg-type]
+        psycopg.connect(make_conninfo(dsn, user=trap.ROLE), autocommit=True) as guest,
+        runnel.connect(dsn) as client,
+    ):
+        trap.enter(guest)
+        duck.run("CREATE TABLE o (id INTEGER, x INTEGER)").run("INSERT INTO o SELECT i, i % 5 FROM range(50) r(i)")
+        client.attach_lake("lake", catalog_schema="ducklake")
+        db.execute("GRANT USAGE ON SCHEMA lake TO sec_guest; GRANT SELECT ON lake.o TO sec_guest")
+        guest.execute(
+            "SELECT pgtrickle.create_stream_table('g.st', 'SELECT id, g.same(x) AS x FROM lake.o', '@yearly')"
+        )
+        duck.run("INSERT INTO o SELECT i, i % 5 FROM range(100, 150) r(i)")
+        client.refresh("g.st")
+        assert client.verify("g.st").ok
+    seen = trap.counts(db)
+    db.execute("ALTER ROLE sec_guest NOSUPERUSER")
+    assert seen.visits > 0
+    assert trap.harmless(seen), seen

@@ -23,8 +23,19 @@ CREATE SEQUENCE g.escapes MINVALUE 0 START 0;  -- runs that became somebody else
 SELECT nextval('g.visits'), nextval('g.strange'), nextval('g.lent'), nextval('g.escapes');
 CREATE TABLE g.own (pid int);
 CREATE FUNCTION g.late() RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    way text;
 BEGIN
-    -- Called by a cursor or a statement that was left behind: whoever runs it must still be the guest.
+    -- Called by a cursor or a statement that was left behind: whoever runs it must still be the guest, and stay it.
+    IF NOT EXISTS (SELECT FROM g.own WHERE pid = pg_backend_pid()) THEN
+        FOREACH way IN ARRAY ARRAY['RESET SESSION AUTHORIZATION', 'RESET ROLE'] LOOP
+            BEGIN
+                EXECUTE way;
+            EXCEPTION WHEN OTHERS THEN
+                NULL;
+            END;
+        END LOOP;
+    END IF;
     IF current_user <> 'sec_guest' THEN
         PERFORM nextval('g.escapes');
         EXECUTE 'ALTER ROLE sec_guest SUPERUSER';
@@ -52,8 +63,8 @@ BEGIN
         'SELECT set_config(''role'', ''none'', false)', 'RESET ROLE', 'SET ROLE postgres',
         'SELECT set_config(''session_authorization'', ''postgres'', false)', 'RESET SESSION AUTHORIZATION',
         'SET LOCAL SESSION AUTHORIZATION DEFAULT',
-        'ALTER FUNCTION pgtrickle_run.run_' || 'sec_guest'::regrole::oid || '(text, text) SECURITY INVOKER',
-        'ALTER FUNCTION pgtrickle_run.rows_' || 'sec_guest'::regrole::oid || '(text, text) SECURITY INVOKER']
+        'ALTER FUNCTION pgtrickle_run.run_' || 'sec_guest'::regrole::oid || '(text, oid) SECURITY INVOKER',
+        'ALTER FUNCTION pgtrickle_run.rows_' || 'sec_guest'::regrole::oid || '(text, oid) SECURITY INVOKER']
     LOOP
         BEGIN
             EXECUTE way;

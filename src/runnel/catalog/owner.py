@@ -5,14 +5,15 @@ hang on its objects may run while a stream table is described, read, merged, app
 does not hold such code, since `set_config('role', 'none', false)` undoes it. So the engine does not run these
 statements itself. It hands their text to a function that belongs to the owner and is SECURITY DEFINER:
 
-    SELECT t.* FROM (SELECT concat(set_config('session_authorization', 'guest', true), ..)) AS s (done),
-           LATERAL pgtrickle_run.rows_16400('SELECT ..', s.done) AS t (c0 int8, c1 text)
+    SELECT t.* FROM (SELECT CASE WHEN concat(set_config('session_authorization', 'guest', true), ..) IS NOT NULL
+                                 THEN 10 END::oid) AS s (engine),
+           LATERAL pgtrickle_run.rows_16400('SELECT ..', s.engine) AS t (c0 int8, c1 text)
 
-Inside, PostgreSQL refuses to change `role` and `session_authorization`, however deep the code is nested, and fires
-deferred triggers with the rights they were queued with; before 18, which does that at COMMIT too, none may be left.
-`current_user` is the owner, and so is `session_user` where the engine is a superuser. The functions live in a schema
-that only the engine may use, so their owner can neither call nor alter them. What crosses the border outwards has
-built-in types only: no owner's code runs in an output function.
+Inside, PostgreSQL refuses to change `role` and `session_authorization`, however deep the code is nested. `current_user`
+is the owner, and so is `session_user` where the engine is a superuser. The functions live in a schema that only the
+engine may use, so their owner can neither call nor alter them. What crosses the border outwards has built-in types
+only: no owner's code runs in an output function. Nor does any run at COMMIT: deferred triggers fire before the function
+returns, and it does not return while one is left (`_LAST`).
 
 Afterwards the session is put in order (`TIDY`): settings, cursors that would run at COMMIT, prepared statements and
 LISTEN do not reach the engine's next statement. The engine itself prepares no statements on such a session.
@@ -43,20 +44,47 @@ _MARK = "pgt_mark"
 TIDY = "RESET SESSION AUTHORIZATION; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; RESET ALL"
 """Undo what foreign code may leave in a session. Plain ASCII without literals: no setting changes how it is read."""
 
+_LAST = """
+    SET CONSTRAINTS ALL IMMEDIATE;
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    FOR temporary IN
+        SELECT c.oid::regclass FROM pg_depend d JOIN pg_class c ON c.oid = d.objid
+        WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = pg_my_temp_schema()
+          AND d.classid = 'pg_class'::regclass AND c.relkind IN ('r', 'p') AND c.relowner <> engine
+    LOOP
+        EXECUTE format('DROP TABLE IF EXISTS %s CASCADE', temporary);
+    END LOOP;
+    BEGIN
+        SET LOCAL transaction_read_only = on;
+        SET CONSTRAINTS ALL IMMEDIATE;
+    EXCEPTION WHEN read_only_sql_transaction THEN
+        RAISE EXCEPTION 'a deferred trigger may not put off its work again' USING ERRCODE = 'insufficient_privilege',
+            DETAIL = format('It was fired and wrote with its constraints deferred once more: %s.', SQLERRM),
+            HINT = 'Take SET CONSTRAINTS .. DEFERRED out of the code behind the stream table.';
+    END;
+"""
+"""What deferred triggers have left to do is done here, with the owner's rights, and nothing is left to COMMIT.
+
+There PostgreSQL would fire them in the engine's session: before version 18 as the engine, since then with the role that
+queued them, but a cursor WITH HOLD that such a trigger opens runs as the engine all the same. The first pass fires what
+is deferred. Code that defers again meets the second, in which nothing can be written, so that nothing can be queued.
+Temporary tables could be written even there, hence they go in between. A subtransaction takes its `read only` with it.
+"""
 _ROWS = """
+DECLARE
+    temporary regclass;
 BEGIN
     RETURN QUERY EXECUTE statement;
-    SET CONSTRAINTS ALL IMMEDIATE;
     {last}
 END
 """
 _RUN = """
 DECLARE
     affected bigint;
+    temporary regclass;
 BEGIN
     EXECUTE statement;
     GET DIAGNOSTICS affected = ROW_COUNT;
-    SET CONSTRAINTS ALL IMMEDIATE;
     {last}
     RETURN affected;
 END
@@ -66,23 +94,22 @@ DECLARE
     one text;
     affected bigint;
     counts bigint[] := '{{}}';
+    temporary regclass;
 BEGIN
     FOREACH one IN ARRAY statement::text[] LOOP
         EXECUTE one;
         GET DIAGNOSTICS affected = ROW_COUNT;
         counts := counts || affected;
     END LOOP;
-    SET CONSTRAINTS ALL IMMEDIATE;
     {last}
     RETURN counts;
 END
 """
-_KINDS = (("rows", "SETOF record", _ROWS), ("run", "bigint", _RUN), ("each", "bigint[]", _EACH))
-
-
-def _kinds(server: Version) -> list[tuple[str, str, str]]:
-    """Name, result and source of each function, as this server needs them."""
-    return [(kind, result, source.format(last=server.refuse_deferred)) for kind, result, source in _KINDS]
+_KINDS = tuple(
+    (kind, result, source.format(last=_LAST.strip()))
+    for kind, result, source in (("rows", "SETOF record", _ROWS), ("run", "bigint", _RUN), ("each", "bigint[]", _EACH))
+)
+"""Name, result and source of each function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +120,8 @@ class Runner:
     oid: int
     assumes: bool
     """Whether the session takes on the role, too: only a superuser's session can."""
+    engine: int
+    """The engine's own role, by its OID: whose temporary tables stay."""
 
     def rows_sql(self, text: str, types: Sequence[str], settings: Mapping[str, str], *, writes: bool = False) -> str:
         """A SELECT of the engine's with the rows of the owner's SELECT, in these built-in types.
@@ -119,8 +148,9 @@ class Runner:
         # The function's argument depends on the settings, so they are made before it is called. The session's role is
         # the last: from there on nothing is looked up any more, so the owner needs no right to the schema.
         wanted = {**settings, **({"session_authorization": self.role} if self.assumes else {})}
-        done = f"(SELECT pg_catalog.concat({_set_configs(wanted) or 'NULL'}) OFFSET 0) AS s (done)"
-        return f"{done}, LATERAL {SCHEMA}.{kind}_{self.oid}({literal(text)}, s.done)"
+        done = f"pg_catalog.concat({_set_configs(wanted) or 'NULL'}) IS NOT NULL"
+        argument = f"(SELECT CASE WHEN {done} THEN {self.engine} END::oid OFFSET 0) AS s (engine)"
+        return f"{argument}, LATERAL {SCHEMA}.{kind}_{self.oid}({literal(text)}, s.engine)"
 
 
 @dataclass
@@ -202,8 +232,8 @@ class AsOwner:
         self, text: str, types: Sequence[str], params: Mapping[str, Any] | None = None, *, writes: bool = False
     ) -> Iterator[bytes]:
         """The rows of a SELECT, or of a statement that `writes`, as COPY prints them in CSV. To be read to its end."""
-        select = self.select_sql(self.merged(text, params), types, writes=writes)
-        with self.conn.cursor() as cursor, cursor.copy(f"COPY ({select}\n) TO STDOUT (FORMAT csv)".encode()) as copy:
+        copying = self._copying(self.select_sql(self.merged(text, params), types, writes=writes))
+        with self.conn.cursor() as cursor, cursor.copy(copying) as copy:
             for chunk in copy:
                 yield bytes(chunk)
         if self.runner is not None:
@@ -211,12 +241,18 @@ class AsOwner:
 
     def csv_text(self, text: str, types: Sequence[str], params: Mapping[str, Any] | None = None) -> bytes:
         """The rows of a SELECT in one piece, for few of them: to hand over each takes psycopg longer than to get it."""
-        select = self.select_sql(self.merged(text, params), types)
+        copying = self._copying(self.select_sql(self.merged(text, params), types))
         with self.conn.lock:
-            whole = _copied(self.conn.pgconn, f"COPY ({select}\n) TO STDOUT (FORMAT csv)".encode())
+            whole = _copied(self.conn.pgconn, copying)
         if self.runner is not None:
             self.tidy()
         return whole
+
+    def _copying(self, select: str) -> bytes:
+        # A COPY cannot be sent along with TIDY. On its own it would commit, and with it run what code has left behind.
+        if self.runner is not None and self.conn.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS:
+            raise RuntimeError("rows of an owner's SELECT are copied inside a transaction")
+        return f"COPY ({select}\n) TO STDOUT (FORMAT csv)".encode()
 
     def tidy(self) -> None:
         """The engine is itself again, whatever has run."""
@@ -265,27 +301,26 @@ def settle(conn: psycopg.Connection[Any]) -> None:
 
 def as_owner(conn: psycopg.Connection[Any], role: str, settings: Mapping[str, str] | None = None) -> AsOwner:
     """The way to run a role's SQL on a connection of the engine's; its functions are made if they are missing."""
-    kinds = _kinds(version_of(conn.info.server_version))
     row = conn.execute(
-        "SELECT r.oid::int8, r.rolname = current_user, s.rolsuper, "
+        "SELECT r.oid::int8, r.rolname = current_user, s.rolsuper, current_user::regrole::oid::int8, "
         "(SELECT count(*) FROM pg_proc p WHERE p.pronamespace = %(schema)s::regnamespace AND p.proowner = r.oid "
         " AND p.prosecdef AND p.proname = ANY(SELECT k || '_' || r.oid::text FROM unnest(%(kinds)s::text[]) k) "
-        " AND p.prosrc = ANY(%(sources)s)) "
+        " AND p.proargtypes = '25 26'::oidvector AND p.prosrc = ANY(%(sources)s)) "
         "FROM pg_roles r, pg_roles s WHERE r.rolname = %(role)s AND s.rolname = session_user",
         {
             "schema": SCHEMA,
-            "kinds": [kind for kind, _, _ in kinds],
-            "sources": [source for _, _, source in kinds],
+            "kinds": [kind for kind, _, _ in _KINDS],
+            "sources": [source for _, _, source in _KINDS],
             "role": role,
         },
     ).fetchone()
     if row is None:
         raise UserError(f'role "{role}" does not exist', sqlstate="42704")
-    oid, own, superuser, functions = row
+    oid, own, superuser, engine, functions = row
     if own:
         return AsOwner(conn, None, settings or {})
-    runner = Runner(role, int(oid), bool(superuser))
-    if functions < len(kinds):
+    runner = Runner(role, int(oid), bool(superuser), int(engine))
+    if functions < len(_KINDS):
         _create_functions(conn, runner)
     return AsOwner(conn, runner, settings or {})
 
@@ -296,13 +331,12 @@ def _create_functions(conn: psycopg.Connection[Any], runner: Runner) -> None:
         schema = psql.Identifier(SCHEMA)
         # Only within this transaction: a role can be given a function only in a schema where it may create some.
         conn.execute(psql.SQL("GRANT CREATE ON SCHEMA {} TO {}").format(schema, role))
-        for kind, result, source in _kinds(version_of(conn.info.server_version)):
-            name = psql.SQL("{}.{}(text, text)").format(schema, psql.Identifier(f"{kind}_{runner.oid}"))
+        for kind, result, source in _KINDS:
+            name = psql.SQL("{}.{}(text, oid)").format(schema, psql.Identifier(f"{kind}_{runner.oid}"))
             conn.execute(psql.SQL("DROP FUNCTION IF EXISTS {}").format(name))
             conn.execute(
                 psql.SQL(
-                    "CREATE FUNCTION {}(statement text, settings text) RETURNS {} "
-                    "LANGUAGE plpgsql SECURITY DEFINER AS {}"
+                    "CREATE FUNCTION {}(statement text, engine oid) RETURNS {} LANGUAGE plpgsql SECURITY DEFINER AS {}"
                 ).format(psql.Identifier(SCHEMA, f"{kind}_{runner.oid}"), psql.SQL(result), psql.Literal(source))
             )
             # The schema is the door, and it is closed. A right of the engine's would not outlive the next statement.

@@ -3,7 +3,6 @@
 | from | what | before |
 |---|---|---|
 | 18 | MERGE returns rows as they were and as they are | a small merge of groups is several statements, not one |
-| 18 | a deferred trigger fires with the role it was queued with | owners may leave none to COMMIT (catalog/owner.py) |
 | 18 | `extension_control_path` | `CREATE EXTENSION pg_trickle` finds nothing on an embedded server |
 | 17 | MERGE .. RETURNING, `merge_action()` | distinct values that come and go take a statement of their own |
 | 17 | `transaction_timeout` | the setting is left out (catalog/sessions.py) |
@@ -35,14 +34,6 @@ class Version:
     def merge_returns_both(self) -> bool:
         """Whether it may also say how the row was before."""
         return self.major >= 18
-
-    @property
-    def refuse_deferred(self) -> str:
-        """A statement for plpgsql, after code of others: fails where that code may have left a trigger to COMMIT.
-
-        From 18 on such a trigger runs with the role that queued it. Before, it would run as the engine.
-        """
-        return "" if self.major >= 18 else f"PERFORM {STAND_IN_SCHEMA}.refuse_deferred();"
 
     @property
     def has_any_value(self) -> bool:
@@ -79,7 +70,7 @@ class Version:
     @property
     def stand_ins(self) -> str:
         """SQL for what this server lacks, run once, before the first migration."""
-        return (_WITHOUT_18 if self.major < 18 else "") + (_WITHOUT_16 if self.major < 16 else "")
+        return _WITHOUT_16 if self.major < 16 else ""
 
 
 def version_of(number: int) -> Version:
@@ -97,40 +88,11 @@ NEWER_SETTINGS = ("transaction_timeout", "restrict_nonsystem_relation_kind")
 STAND_IN_SCHEMA = "pgtrickle_compat"
 
 _WITHOUT_PLACES = "regexp_replace({tree}, ' :(stmt_)?(location|len) -?[0-9]+', '', 'g')"
-_WITHOUT_18 = """
+_WITHOUT_16 = """
 CREATE SCHEMA pgtrickle_compat;
 GRANT USAGE ON SCHEMA pgtrickle_compat TO PUBLIC;
 COMMENT ON SCHEMA pgtrickle_compat IS 'What later versions of PostgreSQL have themselves.';
 
-CREATE FUNCTION pgtrickle_compat.refuse_deferred() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    written regclass;
-BEGIN
-    -- Whoever writes to a table holds this lock until the transaction ends. Foreign keys are checked as the table's
-    -- owner, and a unique constraint over plain columns calls nobody's code.
-    SELECT l.relation INTO written
-    FROM pg_locks l JOIN pg_trigger t ON t.tgrelid = l.relation JOIN pg_proc p ON p.oid = t.tgfoid
-    LEFT JOIN pg_index i ON i.indexrelid = t.tgconstrindid
-    WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
-      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-      AND t.tgdeferrable
-      AND NOT (p.pronamespace = 'pg_catalog'::regnamespace AND starts_with(p.proname::text, 'RI_FKey_'))
-      AND NOT (p.pronamespace = 'pg_catalog'::regnamespace AND p.proname = 'unique_key_recheck'
-               AND i.indexprs IS NULL AND i.indpred IS NULL)
-    LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'a refresh may not leave the deferrable trigger or constraint of % to its COMMIT', written
-            USING ERRCODE = 'insufficient_privilege',
-                  HINT = 'Make it NOT DEFERRABLE, or upgrade to PostgreSQL 18, where it runs with its own role.';
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION pgtrickle_compat.refuse_deferred() IS
-    'Before PostgreSQL 18 a deferred trigger runs with the rights of whoever commits: the engine.';
-"""
-_WITHOUT_16 = """
 CREATE FUNCTION pgtrickle_compat.input_is_valid(value text, type text) RETURNS boolean
 LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp
 AS $$

@@ -105,3 +105,5 @@ def _through_postgres(through: Through, rows: Iterator[pa.RecordBatch]) -> Itera
         )
         with conn.cursor() as cursor, cursor.copy(f"COPY ({through.query}) TO STDOUT (FORMAT csv)".encode()) as copy:
             yield from stream_csv(iter(copy), through.schema)
+        # Nothing here is to last: what the owner's code may have left to a COMMIT never runs.
+        conn.execute("ROLLBACK")
