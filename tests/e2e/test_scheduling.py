@@ -68,13 +68,53 @@ def test_nothing_changed_means_no_history_and_no_spark_job(
     time.sleep(2.5)
     assert refreshes(client, "s") == refreshes(client, "f") == []
     client.refresh("s")
-    manual = client.history("s")[0]
-    assert (manual.spark_jobs, manual.rows_inserted, manual.rows_deleted, manual.changes_read) == (0, 0, 0, 0)
+    assert refreshes(client, "s") == []
+    client.refresh("f")  # that a query without a plan has nothing new only the engine can tell
+    manual = client.history("f")[0]
+    assert (manual.spark_jobs, manual.rows_inserted, manual.rows_deleted) == (0, 0, 0)
     db.execute("UPDATE t SET seen = 2")
     time.sleep(2.5)
     assert not any(h.rows_inserted or h.rows_deleted for h in refreshes(client, "s"))
     stamp = value(db, "SELECT staleness FROM pgtrickle.pgt_status() WHERE name LIKE '%.s'")
     assert stamp.total_seconds() < 5
+
+
+def test_who_asks_with_nothing_waiting_is_answered_at_once_and_only_then(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream
+) -> None:
+    """The call looks itself; whatever waits anywhere above the stream table goes to the engine."""
+    script(db, "CREATE TABLE t (id int, v int, at date); INSERT INTO t VALUES (1, 1); CREATE TABLE u (id int, w int)")
+    stream("below", "SELECT v, count(*) AS n FROM t GROUP BY v", schedule="@yearly")
+    stream("s", "SELECT b.v, b.n, u.w FROM below b LEFT JOIN u ON u.id = b.v", schedule="@yearly")
+    stream("clock", "SELECT id FROM t WHERE at > now() - interval '1 day'", schedule="@yearly")
+
+    def asks(name: str) -> bool:
+        row = db.execute("SELECT pgtrickle._nothing_to_do(pgtrickle._find(%s))", (name,)).fetchone()
+        assert row is not None
+        return not row[0]
+
+    assert not asks("s") and not asks("below")
+    assert asks("clock") and asks("nowhere")
+    for change in ("INSERT INTO t VALUES (2, 1)", "INSERT INTO u VALUES (1, 7)", "TRUNCATE u", "DELETE FROM t"):
+        db.execute(change)
+        assert asks("s")
+        client.refresh("s")
+        assert not asks("s")
+        assert client.verify("s").ok
+    db.execute("INSERT INTO t VALUES (3, 3)")
+    client.refresh("below")
+    assert not asks("below")
+    assert asks("s"), "what it reads has moved on"
+    client.refresh("s")
+    db.execute("BEGIN; INSERT INTO t VALUES (4, 4)")
+    assert asks("s"), "one's own uncommitted rows: the engine's answer says what to do"
+    db.execute("ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ")
+    assert asks("s"), "an old snapshot does not show what waits"
+    db.execute("ROLLBACK; CREATE FUNCTION plus(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 + 1'")
+    stream("drifts", "SELECT id, plus(v) AS v FROM t", schedule="@yearly")
+    assert not asks("drifts")
+    db.execute("CREATE OR REPLACE FUNCTION plus(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 + 2'")
+    assert asks("drifts")
 
 
 def test_cron_fires_at_its_times(db: psycopg.Connection, client: runnel.Client, stream: Stream) -> None:
