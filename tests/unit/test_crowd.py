@@ -172,6 +172,15 @@ def test_a_busy_table_comes_after_all_that_wait() -> None:
     assert {begun.count(i) for i in range(1, 6)} == {4}
 
 
+def test_cron_does_not_fire_because_a_table_was_filled() -> None:
+    registry, clocks = agenda([row(1, schedule="@yearly", status="INITIALIZING", is_populated=False)])
+    now = time.time()
+    assert order(registry, clocks, now) == [[1]], "what is empty is filled at once"
+    registry.rows = {1: row(1, schedule="@yearly", last_refresh_at=datetime.now(UTC))}
+    clocks.update(registry.rows)
+    assert order(registry, clocks, now + 1) == []
+
+
 def test_nobody_begins_before_what_it_reads() -> None:
     registry, clocks = agenda([row(1), row(2), row(3)], {2: {1}})
     now = time.time()

@@ -37,9 +37,9 @@ class Clocks:
             known = self._clocks.get(pgt_id)
             if known is None:
                 known = self._clocks[pgt_id] = Clocked(self._schedule(row), row.uses_clock, known_since=time.time())
-                if known.schedule.kind == "cron" and row.last_refresh_at:
-                    # The filling of a new table, or a restart, does not count as a refresh; a fired cron does.
-                    known.last_start = row.last_refresh_at.timestamp()
+            if known.schedule.kind == "cron" and not known.last_start and row.last_refresh_at:
+                # After a restart, or the filling of a new table, cron goes on from there.
+                known.last_start = row.last_refresh_at.timestamp()
             if known.schedule.text != row.schedule:
                 known.schedule = self._schedule(row)
             known.retry_at = row.retry_at.timestamp() if row.retry_at else 0.0

@@ -238,6 +238,10 @@ class Loop:
         job = Job("heavy" if turn.heavy else "refresh", "refresh", desk.named(turn.members))
         if not desk.pool.has_room(job.kind) or not desk.around.reservations.take(job, turn.members):
             return False
+        if self._was_filled(turn.members):
+            # By a call that ended a moment ago: what it leaves to do is seen at the next turn.
+            desk.around.reservations.release(job)
+            return False
         broken = {n: error for n in turn.members if (error := desk.clocks.broken(n)) is not None}
         desk.clocks.begin(turn.members)
         # Periods count from here: what was looked at before may have taken its time.
@@ -258,6 +262,16 @@ class Loop:
             desk.clocks.mark_dirty(turn.members)
             desk.clocks.hold(turn.members)
         return True
+
+    def _was_filled(self, tables: Sequence[int]) -> bool:
+        """Whether one of these is not as empty any more as the loop took it for."""
+        registry = self.desk.registry
+        empty = [n for n in tables if not registry.rows[n].is_populated]
+        if not empty:
+            return False
+        if not registry.reload_only(self.desk.control, empty):
+            self.desk.reload()
+        return any(n not in registry.rows or registry.rows[n].is_populated for n in empty)
 
     def _verify_due(self) -> float:
         """Let a worker verify, if it is time and there is nothing better to do."""
