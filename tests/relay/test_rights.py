@@ -12,6 +12,7 @@ from psycopg.errors import InsufficientPrivilege
 from psycopg.types.json import Jsonb
 
 import runnel
+from runnel.relay.catalog import inbox_table
 from runnel.relay.relay import Relay
 from tests.e2e.helpers import eventually
 
@@ -137,6 +138,19 @@ def test_an_inbox_is_its_owners(db: Db, roles: tuple[str, str]) -> None:
         assert value(db, "SELECT tide.replay_inbox_messages('hers', ARRAY['b'])") == 1
         assert value(db, "SELECT tide.inbox_status() -> 0 ->> 'pending'") == "2"
         db.execute("SELECT tide.inbox_drop('hers')")
+
+
+def test_a_table_of_somebody_else_is_no_inbox(db: Db, roles: tuple[str, str]) -> None:
+    """What arrives is written as the table's owner, so naming a table must not be enough."""
+    ann, bob = roles
+    with acting(db, ann):
+        db.execute("SELECT tide.inbox_create('hers', 'public')")
+    assert inbox_table(db, "hers") == (ann, "public", "hers_inbox")
+    with acting(db, ann):
+        db.execute("DELETE FROM tide.tide_inbox_config WHERE inbox_name = 'hers'")
+    with acting(db, bob):
+        db.execute("INSERT INTO tide.tide_inbox_config (inbox_name, inbox_schema) VALUES ('hers', 'public')")
+    assert inbox_table(db, "hers") is None
 
 
 def test_consumers_share_a_group(db: Db, dsn: str) -> None:

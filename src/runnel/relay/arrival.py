@@ -33,7 +33,9 @@ class Reception:
             return 0
         table = catalog.inbox_table(self.conn, self.pipeline.place)
         if table is None:
-            raise UserError(f"the table of inbox {self.pipeline.place} is gone", sqlstate="42P01")
+            raise UserError(
+                f"the table of inbox {self.pipeline.place} is gone, or is not its owner's", sqlstate="42P01"
+            )
         owner, schema, name = table
         with self.conn.transaction():
             # The table may have triggers of its owner's: they run with the owner's rights.

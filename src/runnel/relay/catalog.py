@@ -79,8 +79,9 @@ INBOX_OWNER = """
 SELECT r.rolname, i.inbox_schema, i.inbox_name || '_inbox' FROM tide.tide_inbox_config i
 JOIN pg_namespace n ON n.nspname = i.inbox_schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = i.inbox_name || '_inbox' JOIN pg_roles r ON r.oid = c.relowner
-WHERE i.inbox_name = %s
+WHERE i.inbox_name = %s AND pg_has_role(i.owner, c.relowner, 'USAGE')
 """
+"""Whoever names a table of somebody else an inbox does not write to it."""
 
 
 def pipelines(conn: Connection) -> tuple[list[Pipeline], list[str]]:
