@@ -131,7 +131,9 @@ def test_the_example_works(run: Run, tmp_path: Path) -> None:
     run("apply", root)
     assert "✓ marts.revenue" in run("test", root)
     assert "Nothing to do." in run("plan", root)
-    assert json.loads(run("init-project", root, "--schema"))["properties"]["schedule"] == {"type": "string"}
+    header = json.loads(run("init-project", "--schema"))["properties"]
+    assert header["schedule"] == {"type": "string"} and header["on_violation"] == {"enum": ["warn", "hold"]}
+    assert "Which folder?" in run("init-project", code=1)
 
 
 @pytest.mark.usefixtures("client")

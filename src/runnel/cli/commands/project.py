@@ -122,16 +122,21 @@ def test(
 
 
 def init_project(
-    folder: DirArgument,
+    folder: Annotated[
+        Path | None, typer.Argument(help="The folder to make.", metavar="DIR", show_default=False)
+    ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Only print the JSON schema of a header.")] = False,
 ) -> None:
     """Make a folder with an example that works."""
+    from runnel.errors import UserError
     from runnel.project import model
     from runnel.project.export import init_project as make
 
     if schema:
         print_json(model.schema())
         return
+    if folder is None:
+        raise UserError("Which folder?", hint="runnel init-project DIR")
     for path in make(folder):
         note(str(path))
     done(f"Next: runnel plan {folder}, then runnel apply {folder}")
