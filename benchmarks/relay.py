@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -14,6 +16,7 @@ from psycopg.types.json import Jsonb
 from benchmarks.report import Answer, Grid
 from benchmarks.stack import Bench
 from benchmarks.timing import median, ms, percentile
+from tests.relay.brokers import find, kafka_jars, kafka_server, nats_server, redis_server
 
 BATCH = 500
 PUBLISH = """
@@ -28,12 +31,13 @@ def run(bench: Bench) -> Answer:
     bench.start_engine()
     bench.conn.execute("SELECT tide.inbox_create('bench', p_schema := 'public')")
     rows = []
-    with _receiver() as url:
+    with _receiver() as url, TemporaryDirectory() as folder, ExitStack() as running:
         sinks: dict[str, dict[str, Any]] = {
             "ducklake": {"table": "relayed"},
             "file": {"path": str(bench.lake / "relayed")},
             "pg-inbox": {"postgres_url": bench.dsn, "inbox": "bench", "schema": "public"},
             "webhook": {"url": url, "allow_http": True, "ssrf_protection": False},
+            **_brokers(Path(folder), running),
         }
         for sink, config in sinks.items():
             rows.append([sink, *_measure(bench, sink, config, count, singles)])
@@ -42,10 +46,33 @@ def run(bench: Bench) -> Answer:
         setup=(
             f"{count:,} messages of 250 bytes, published in one transaction, then {singles} single ones; one pipeline "
             f"with batches of {BATCH}, in `runnel up`. Sinks are on the same machine; a webhook is one request per "
-            "message."
-        ),
+            "message, and NATS acknowledges each before the next. "
+            f"{_missing(sinks)}"
+        ).strip(),
         grid=Grid(("sink", "messages per s", "one message, p50", "p95"), rows),
     )
+
+
+def _brokers(folder: Path, running: ExitStack) -> dict[str, dict[str, Any]]:
+    """The brokers that are on this machine, started: those of Debian's packages, and Kafka's jars."""
+    sinks: dict[str, dict[str, Any]] = {}
+    for name in ("redis", "nats", "kafka"):
+        (folder / name).mkdir()
+    if find("redis-server"):
+        redis = running.enter_context(redis_server(folder / "redis"))
+        sinks["redis"] = {"url": redis.url, "stream": "bench"}
+    if find("nats-server"):
+        nats = running.enter_context(nats_server(folder / "nats"))
+        sinks["nats"] = {"url": nats.url, "subject": "bench", "stream": "BENCH"}
+    if kafka_jars().is_dir():
+        kafka = running.enter_context(kafka_server(folder / "kafka"))
+        sinks["kafka"] = {"brokers": kafka.url, "topic": "bench"}
+    return sinks
+
+
+def _missing(sinks: dict[str, Any]) -> str:
+    absent = [name for name in ("redis", "nats", "kafka") if name not in sinks]
+    return f"Not on this machine: {', '.join(absent)} (`make test-relay` fetches them)." if absent else ""
 
 
 def _measure(bench: Bench, sink: str, config: dict[str, Any], count: int, singles: int) -> list[str]:

@@ -116,13 +116,24 @@ def test_the_shop(dbt: Dbt, db: psycopg.Connection[Any], client: runnel.Client, 
     assert "Would drop jaffle.customers" in dbt("run-operation", "drop_vanished")
     dbt("run-operation", "drop_vanished", "--args", "{dry_run: false}")
     assert set(created(db)) == {"orders"}
+    # The last one of a schema, too.
+    (project / "models" / "marts" / "orders.sql").unlink()
+    dbt("run-operation", "drop_vanished", "--args", "{dry_run: false}", "--no-partial-parse")
+    assert created(db) == {}
 
 
 @pytest.mark.slow
 def test_freshness_docs_and_contracts(dbt: Dbt, db: psycopg.Connection[Any], project: Path) -> None:
     dbt("seed")
     dbt("run")
+    # Sources that are quiet make no table stale; one that is not kept fresh any more is.
+    older = "UPDATE pgtrickle.pgt_stream_tables SET data_timestamp = now() - interval '3 days'"
+    db.execute(older.encode())
     assert "PASS freshness of live.customers" in dbt("source", "freshness")
+    db.execute("SELECT pgtrickle.alter_stream_table('jaffle.customers', status => 'SUSPENDED')")
+    db.execute(older.encode())
+    assert "ERROR STALE freshness of live.customers" in dbt("source", "freshness", fails=True)
+    db.execute("SELECT pgtrickle.alter_stream_table('jaffle.customers', status => 'ACTIVE')")
     dbt("docs", "generate")
     manifest = json.loads((project / "target" / "manifest.json").read_text())
     assert "model.jaffle_stream.orders" in manifest["parent_map"]["model.jaffle_stream.customers"]
@@ -133,6 +144,21 @@ def test_freshness_docs_and_contracts(dbt: Dbt, db: psycopg.Connection[Any], pro
         schema.read_text().replace("number_of_orders, data_type: bigint", "number_of_orders, data_type: text")
     )
     assert "contract" in dbt("run", "--select", "customers", fails=True)
+    # Publication and schedule are altered in place.
+    db.execute(
+        "SELECT pgtrickle.attach_ducklake('lake', catalog_schema => 'ducklake', data_path => %s, "
+        "create_if_missing => true, make_default => true)",
+        (f"{project.parent}/lake/",),
+    )
+    model = project / "models" / "marts" / "orders.sql"
+    text = model.read_text()
+    config = "{{ config(schedule='7s', sink='ducklake', ducklake_sink_mode='append', refresh_mode='DIFFERENTIAL') }}"
+    model.write_text(f"{config}\n{text}")
+    dbt("run", "--select", "orders")
+    said = "SELECT schedule, refresh_mode, s.sink, s.mode FROM pgtrickle.pgt_stream_tables JOIN pgtrickle.pgt_sinks s "
+    assert db.execute(f"{said} USING (pgt_id) WHERE pgt_name = 'orders'".encode()).fetchall() == [
+        ("7s", "DIFFERENTIAL", "ducklake", "append")
+    ]
     # A model that was something else before, and a query that cannot be.
     (project / "models" / "marts" / "orders.sql").write_text("select random() as r")
     assert "volatile" in dbt("run", "--select", "orders", fails=True).lower()

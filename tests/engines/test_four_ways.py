@@ -158,6 +158,60 @@ def test_tables_are_created_by_each(place: Place, version: str) -> None:
         assert not place.duck.rows(f"SELECT 1 FROM duckdb_tables() WHERE table_name = 'made_{engine}_{version}'")
 
 
+def test_partitions_comments_types_and_namespaces_by_each(place: Place, version: str) -> None:
+    for engine, rows in (("trino", place.trino.rows), ("spark", place.spark.rows)):
+        schema = f"{engine}_{version}"
+        rows(f"CREATE SCHEMA {version}.{schema}")
+        made = f"{version}.{schema}.parts"
+        if engine == "trino":
+            rows(
+                f"CREATE TABLE {made} (id INTEGER, kind VARCHAR, amount DECIMAL(10,2))"
+                " WITH (partitioning = ARRAY['kind'])"
+            )
+            alter = (
+                f"COMMENT ON TABLE {made} IS 'what it is'",
+                f"COMMENT ON COLUMN {made}.kind IS 'of which kind'",
+                f"ALTER TABLE {made} ALTER COLUMN id SET DATA TYPE BIGINT",
+                f"ALTER TABLE {made} ALTER COLUMN amount SET DATA TYPE DECIMAL(12,2)",
+                f"ALTER TABLE {made} SET PROPERTIES partitioning = ARRAY['kind', 'bucket(id, 4)']",
+            )
+        else:
+            rows(
+                f"CREATE TABLE {made} (id INT, kind STRING, amount DECIMAL(10,2)) USING iceberg PARTITIONED BY (kind)"
+                " COMMENT 'what it is'"
+            )
+            alter = (
+                f"ALTER TABLE {made} ALTER COLUMN kind COMMENT 'of which kind'",
+                f"ALTER TABLE {made} ALTER COLUMN id TYPE BIGINT",
+                f"ALTER TABLE {made} ALTER COLUMN amount TYPE DECIMAL(12,2)",
+                f"ALTER TABLE {made} ADD PARTITION FIELD bucket(4, id)",
+            )
+        rows(f"INSERT INTO {made} VALUES (1, 'a', 1.5), (2, 'b', 2.5), (3, NULL, 3.5)")
+        for text in alter:
+            rows(text)
+        rows(f"INSERT INTO {made} VALUES (5000000000, 'a', 1234567890.5)")
+        rows(f"DELETE FROM {made} WHERE kind = 'b'")
+        place.duck.run(f"INSERT INTO {schema}.parts VALUES (7, 'd', 7)")
+        wanted = bag(place.duck.rows(SELECT.format(f"{schema}.parts")))
+        assert {row[0] for row in wanted} == {1, 3, 7, 5000000000}
+        for other in ("ice", "ice2"):
+            place.spark.rows(f"REFRESH TABLE {other}.{schema}.parts")
+            for read in (place.trino.rows, place.spark.rows):
+                assert bag(read(SELECT.format(f"{other}.{schema}.parts"))) == wanted, (engine, version, other)
+        assert place.duck.rows(
+            f"SELECT comment FROM duckdb_tables() WHERE schema_name = '{schema}' AND table_name = 'parts'"
+        ) == [("what it is",)]
+        told = f"SELECT comment, data_type FROM duckdb_columns() WHERE schema_name = '{schema}' ORDER BY column_index"
+        assert place.duck.rows(told) == [
+            (None, "BIGINT"), ("of which kind", "VARCHAR"), (None, "DECIMAL(12,2)")
+        ]  # fmt: skip
+        rows(f"DROP TABLE {made}")
+        rows(f"DROP SCHEMA {version}.{schema}")
+        assert not place.duck.rows(
+            f"SELECT 1 FROM duckdb_schemas() WHERE schema_name = '{schema}' AND database_name = 'lake'"
+        )
+
+
 def test_what_a_stream_table_publishes_is_read_by_all(place: Place) -> None:
     place.db.execute("CREATE TABLE orders (id bigint PRIMARY KEY, kind text, amount numeric(10,2))")
     place.db.execute("INSERT INTO orders SELECT i, 'k' || i % 3, i FROM generate_series(1, 50) i")

@@ -40,7 +40,12 @@ def catalog(server: HttpServer, warehouse: str = "lake", *, s3: S3 | None = None
 
 
 def ducks(
-    server: HttpServer, warehouse: str = "lake", *, s3: S3 | None = None, token: str | None = None
+    server: HttpServer,
+    warehouse: str = "lake",
+    *,
+    s3: S3 | None = None,
+    token: str | None = None,
+    delegation: str = "none",
 ) -> duckdb.DuckDBPyConnection:
     """DuckDB with the lake attached as `ice`."""
     conn = duckdb.connect(config={"allow_unsigned_extensions": "true", "autoinstall_known_extensions": "false"})
@@ -59,7 +64,7 @@ def ducks(
         way = "SECRET runnel"
     conn.execute(
         f"ATTACH '{warehouse}' AS ice (TYPE iceberg, ENDPOINT '{server.url}/iceberg', {way}, "
-        "ACCESS_DELEGATION_MODE 'none', DEFAULT_SCHEMA 'main')"
+        f"ACCESS_DELEGATION_MODE '{delegation}', DEFAULT_SCHEMA 'main')"
     )
     return conn
 

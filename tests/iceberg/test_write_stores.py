@@ -71,11 +71,15 @@ def test_pyiceberg_writes_to_a_store(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("warehouse", ["lake", "lake@v2"])
-def test_duckdb_writes_to_a_store(warehouse: str, client: Duck, s3: S3, http: HttpServer, token: str) -> None:
+@pytest.mark.parametrize(("warehouse", "keys"), [("lake", "own"), ("lake@v2", "own"), ("lake", "vended")])
+def test_duckdb_writes_to_a_store(
+    warehouse: str, keys: str, client: Duck, s3: S3, http: HttpServer, token: str
+) -> None:
     client.run("CALL lake.set_option('data_inlining_row_limit', 0)")
     client.run("CREATE TABLE t (id BIGINT, name VARCHAR)").run("INSERT INTO t SELECT i, 'l' FROM range(50) r(i)")
-    with ducks(http, warehouse, s3=s3, token=token) as writer:
+    delegation = "none" if keys == "own" else "vended_credentials"
+    with ducks(http, warehouse, s3=s3 if keys == "own" else None, token=token, delegation=delegation) as writer:
+        assert writer.execute("SELECT sum(id), max(name) FROM ice.main.t").fetchall() == [(1225, "l")]
         writer.execute("INSERT INTO ice.main.t SELECT i, 'ice' FROM range(50, 90) r(i)")
         writer.execute("DELETE FROM ice.main.t WHERE id % 5 = 0")
         writer.execute("UPDATE ice.main.t SET name = 'new' WHERE id % 7 = 1")

@@ -262,6 +262,20 @@ def test_types_that_only_duckdb_writes_are_left_to_it(lake: Writer, duck: Client
     assert client.rows("SELECT count(*) FROM t WHERE i = INTERVAL 1 DAY") == [(3,)]
 
 
+def test_structs_in_the_catalog_are_written_to_files_as_they_were_given(lake: Writer, duck: Clients) -> None:
+    client = duck()
+    client.run("CALL lake.set_option('data_inlining_row_limit', 100)")
+    client.run("CREATE TABLE t (id BIGINT, s STRUCT(v VARCHAR, d DATE, b BLOB, l VARCHAR[]))")
+    client.run(
+        "INSERT INTO t VALUES (1, {'v': 'it''s a \\', 'd': DATE '2020-01-02', 'b': '\\x00,'::BLOB,"
+        " 'l': ['q]', 'it''s']})"
+    )
+    maintain(lake.conn, lake.observer, lake.lake, EAGER)
+    # DuckDB cannot read them as long as they are in the catalog; from a file it can.
+    given = {"v": "it's a \\", "d": dt.date(2020, 1, 2), "b": b"\x00,", "l": ["q]", "it's"]}
+    assert duck().rows("SELECT id, s FROM t") == [(1, given)]
+
+
 def test_unknown_files_go_when_they_are_old(lake: Writer, duck: Clients) -> None:
     table, client = new_table(lake), duck()
     append(lake, table, numbers(0, 10))

@@ -131,4 +131,45 @@ def test_the_example_works(run: Run, tmp_path: Path) -> None:
     run("apply", root)
     assert "✓ marts.revenue" in run("test", root)
     assert "Nothing to do." in run("plan", root)
-    assert json.loads(run("init-project", root, "--schema"))["properties"]["schedule"] == {"type": "string"}
+    header = json.loads(run("init-project", "--schema"))["properties"]
+    assert header["schedule"] == {"type": "string"} and header["on_violation"] == {"enum": ["warn", "hold"]}
+    assert "Which folder?" in run("init-project", code=1)
+
+
+@pytest.mark.usefixtures("client")
+def test_tags_choose_what_is_looked_at(run: Run, project: Path, db: Db) -> None:
+    (project / "marts" / "other.sql").write_text("SELECT count(*) AS n FROM public.orders")
+    large = project / "marts" / "a_large.sql"
+    large.write_text('/* runnel\ntags = ["small", "daily"]\n*/\n' + large.read_text())
+    chosen = json.loads(run("plan", str(project), "--tag", "daily", "--json"))
+    assert [(each["name"], each["tags"]) for each in chosen] == [
+        ("marts.revenue", []),
+        ("marts.a_large", ["small", "daily"]),
+    ]
+    assert "2 done." in run("apply", str(project), "--tag", "daily")
+    assert db.execute("SELECT to_regclass('marts.other')").fetchone() == (None,)
+    assert verbs(run, project)["marts.other"] == "create"
+    assert "Tags are: daily, small." in run("plan", str(project), "--tag", "weekly", code=1)
+    assert "looks at all files" in run("apply", str(project), "--tag", "daily", "--prune", code=1)
+
+
+@pytest.mark.usefixtures("client")
+def test_owners_and_exported_deltas_are_written_and_compared(run: Run, db: Db, tmp_path: Path) -> None:
+    db.execute("CREATE ROLE ann; GRANT pgtrickle_user TO ann; CREATE SCHEMA hers AUTHORIZATION ann")
+    db.execute("CREATE TABLE hers.t AS SELECT i FROM generate_series(1, 5000) i; ALTER TABLE hers.t OWNER TO ann")
+    root = tmp_path / "owned"
+    (root / "hers").mkdir(parents=True)
+    (root / "hers" / "n.sql").write_text('/* runnel\nowner = "ann"\n*/\nSELECT count(*) AS n FROM t')
+    rows = json.loads(run("plan", str(root), "--json"))[0]["rows"]
+    assert 1000 < rows < 10000, "a table without statistics is not empty"
+    run("apply", str(root))
+    db.execute("SELECT pgtrickle.alter_stream_table('hers.n', delta_export_path => %s)", (f"{tmp_path}/deltas",))
+    run("export", str(tmp_path / "copy"))
+    text = (tmp_path / "copy" / "hers" / "n.sql").read_text()
+    assert 'owner = "ann"' in text and f'delta_export_path = "{tmp_path}/deltas' in text
+    assert "Nothing to do." in run("plan", str(tmp_path / "copy"), "--exit-code", "--prune")
+    (root / "hers" / "n.sql").write_text('/* runnel\nowner = "postgres"\n*/\nSELECT count(*) AS n FROM t')
+    assert "it belongs to ann, and an owner stays" in run("plan", str(root), code=1)
+    run("apply", str(root), code=1)
+    db.execute("SELECT pgtrickle.drop_stream_table('hers.n')")
+    db.execute("DROP OWNED BY ann; DROP ROLE ann")

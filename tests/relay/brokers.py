@@ -44,9 +44,18 @@ class Broker:
             self.process = None
 
 
+def find(name: str) -> str | None:
+    """Where a broker's program is."""
+    named = os.environ.get(f"RUNNEL_{name.replace('-', '_').upper()}")
+    return named or shutil.which(name) or shutil.which(name, path="/usr/sbin")
+
+
+def kafka_jars() -> Path:
+    return Path(os.environ.get("RUNNEL_KAFKA_JARS") or Path(__file__).parents[2] / ".kafka")
+
+
 def program(name: str) -> str:
-    found = os.environ.get(f"RUNNEL_{name.replace('-', '_').upper()}") or shutil.which(name) or shutil.which(
-        name, path="/usr/sbin")  # fmt: skip
+    found = find(name)
     if found is None:
         pytest.skip(f"{name} is not installed")
     return found
@@ -75,7 +84,7 @@ def nats_server(folder: Path) -> Iterator[Broker]:
 
 @contextmanager
 def kafka_server(folder: Path) -> Iterator[Broker]:
-    jars = Path(os.environ.get("RUNNEL_KAFKA_JARS") or Path(__file__).parents[2] / ".kafka")
+    jars = kafka_jars()
     if not jars.is_dir():
         pytest.skip("there are no jars of Kafka: make test-relay")
     port, controller = free_port(), free_port()

@@ -13,12 +13,12 @@ import pytest
 import runnel
 from runnel.relay.relay import Relay
 from tests.conftest import running_engine
-from tests.lake.conftest import data_path, duck, durable, home, processes
+from tests.lake.conftest import bucket, data_path, duck, durable, home, processes, s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["data_path", "duck", "durable", "home", "processes"]
+__all__ = ["bucket", "data_path", "duck", "durable", "home", "processes", "s3"]
 
 
 @pytest.fixture

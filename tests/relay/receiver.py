@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,10 @@ class Receiver:
     got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     """Of requests that were answered well."""
     asked: int = 0
+    location: str | None = None
+    """Where its answers point to."""
+    text: bytes = b""
+    """What its answers say."""
 
 
 @contextmanager
@@ -35,8 +40,12 @@ def receiving() -> Iterator[Receiver]:
             if 200 <= status < 300:
                 receiver.got.append((dict(self.headers.items()), body))
             self.send_response(status)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(receiver.text)))
+            if receiver.location is not None:
+                self.send_header("Location", receiver.location)
             self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(receiver.text)
 
         def log_message(self, *_: Any) -> None:
             """Quiet."""

@@ -84,3 +84,47 @@ def test_there_and_back(db: Db, client: runnel.Client, relay: Callable[[], Relay
     db.execute("SELECT tide.relay_delete('in')")
     db.execute("DROP OWNED BY inbox_owner CASCADE")
     db.execute("DROP ROLE inbox_owner")
+
+
+@pytest.mark.slow
+def test_what_a_broker_never_takes_is_put_aside(db: Db, relay: Callable[[], Relay], broker: tuple[str, Broker]) -> None:
+    kind, server = broker
+    db.execute("SELECT tide.outbox_create('events')")
+    if kind == "redis":
+        # The stream that the second message is meant for is no stream.
+        _redis(server.url, "SET", "shop.b d", "taken")
+    templates = {"redis": "stream", "nats": "subject", "kafka": "topic"}
+    config = {ADDRESS[kind]: server.url, templates[kind]: "shop.{event_type}", "max_retries": 1}
+    more = {"stream": "SHOP"} if kind == "nats" else {}
+    pipeline(db, kind, {**config, **more, "retry_backoff_ms": 20})
+    for n, event in enumerate(["a", "b d", "a", "a"]):
+        db.execute("SELECT tide.outbox_publish('events', %s, %s)", (Jsonb({"n": n}), Jsonb({"event_type": event})))
+    relay()
+    eventually(lambda: value(db, "SELECT pending_count = 0 FROM tide.outboxes"), 60)
+    assert db.execute('SELECT "offset", payload FROM tide.relay_dead_letters').fetchall() == [(2, {"n": 1})]
+    assert value(db, "SELECT delivered_count FROM tide.outboxes") == 3
+    error = str(value(db, "SELECT error FROM tide.relay_dead_letters"))
+    assert "refused" in error and '"n"' not in error, "the error has the message in it"
+
+
+@pytest.mark.slow
+def test_a_full_redis_is_waited_for(db: Db, relay: Callable[[], Relay], folder: Path) -> None:
+    with redis_server(folder) as server:
+        db.execute("SELECT tide.outbox_create('events')")
+        _redis(server.url, "CONFIG", "SET", "maxmemory", "1")
+        pipeline(db, "redis", {"url": server.url, "stream": "s", "max_retries": 1, "retry_backoff_ms": 20,
+                               "retry_backoff_max_ms": 50})  # fmt: skip
+        publish(db, 1, 2)
+        relay()
+        eventually(lambda: (value(db, "SELECT attempts FROM tide.relay_failures") or 0) > 4)
+        assert value(db, "SELECT count(*) FROM tide.relay_dead_letters") == 0
+        _redis(server.url, "CONFIG", "SET", "maxmemory", "0")
+        eventually(lambda: value(db, "SELECT delivered_count FROM tide.outboxes") == 2)
+        assert _redis(server.url, "XLEN", "s") == 2
+
+
+def _redis(url: str, *command: str) -> Any:
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        return client.execute_command(*command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,12 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 from psycopg.types.json import Jsonb
+from typer.testing import CliRunner
 
+from runnel.cli.main import app
 from runnel.relay.relay import Relay
 from tests.e2e.helpers import eventually
+from tests.lake.s3 import S3
 from tests.relay.receiver import Receiver, receiving
 
 Db = psycopg.Connection[Any]
@@ -73,6 +77,27 @@ def test_parquet(db: Db, relay: Callable[[], Relay], folder: Path) -> None:
     relay()
     (file,) = eventually(lambda: list(folder.glob("*.parquet")))
     assert pq.read_table(file)["payload"].to_pylist() == ['{"n": 1}', '{"n": 2}']
+
+
+@pytest.mark.usefixtures("outbox")
+@pytest.mark.parametrize("format", ["ndjson", "parquet"])
+def test_files_in_a_store(
+    db: Db, relay: Callable[[], Relay], s3: S3, bucket: str, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, given in s3.environment.items():
+        monkeypatch.setenv(key, given)
+    publish(db, 1, 2, 3)
+    pipeline(db, "file", {"path": f"{bucket}out", "format": format}, batch_size=2)
+    relay()
+    eventually(lambda: value(db, "SELECT delivered_count FROM tide.outboxes") == 3)
+    names = sorted(s3.files(bucket))
+    assert names == [f"out/{n:020d}.{format}" for n in (1, 3)]
+    bodies = [(s3.root / bucket.removeprefix("s3://") / name).read_bytes() for name in names]
+    if format == "parquet":
+        payloads = [json.loads(p) for body in bodies for p in pq.read_table(io.BytesIO(body))["payload"].to_pylist()]
+    else:
+        payloads = [json.loads(line)["payload"] for body in bodies for line in body.decode().splitlines()]
+    assert payloads == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
 @pytest.mark.usefixtures("outbox")
@@ -150,6 +175,21 @@ def test_another_postgresql(db: Db, relay: Callable[[], Relay], dsn: str) -> Non
 
 
 @pytest.mark.usefixtures("outbox")
+def test_what_another_inbox_refuses_is_put_aside(db: Db, relay: Callable[[], Relay], dsn: str) -> None:
+    db.execute("SELECT tide.inbox_create('there', p_schema := 'public')")
+    db.execute("ALTER TABLE there_inbox ADD CHECK ((payload ->> 'n')::int <> 3)")
+    publish(db, *range(6))
+    config = {"target_url": dsn, "inbox_name": "there", "schema": "public", "max_retries": 1, "retry_backoff_ms": 10}
+    pipeline(db, "inbox", config)
+    relay()
+    eventually(lambda: value(db, "SELECT pending_count = 0 FROM tide.outboxes"))
+    found = db.execute("SELECT (payload ->> 'n')::int FROM there_inbox ORDER BY id").fetchall()
+    assert [n for (n,) in found] == [0, 1, 2, 4, 5]
+    (payload, error) = db.execute("SELECT payload, error FROM tide.relay_dead_letters").fetchone() or ({}, "")
+    assert payload == {"n": 3} and error.startswith("the inbox refused: ") and "check constraint" in error
+
+
+@pytest.mark.usefixtures("outbox")
 def test_late_commits_are_not_passed_over(db: Db, dsn: str, relay: Callable[[], Relay], folder: Path) -> None:
     pipeline(db, "file", {"path": str(folder)})
     relay()
@@ -178,6 +218,37 @@ def test_a_rate(db: Db, relay: Callable[[], Relay], folder: Path) -> None:
     relay()
     eventually(lambda: (value(db, "SELECT delivered_count FROM tide.outboxes") or 0) >= 10)
     assert value(db, "SELECT delivered_count FROM tide.outboxes") < 30
+
+
+@pytest.mark.usefixtures("outbox")
+def test_a_rehearsal_sends_nothing(
+    db: Db, relay: Callable[[], Relay], receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="runnel.relay")
+    publish(db, 1, 2)
+    pipeline(db, "webhook", hook(receiver, dry_run=True))
+    relay()
+    eventually(lambda: value(db, "SELECT lag = 0 FROM tide.relay_pipeline_lag"))
+    assert receiver.asked == 0
+    said = [text for text in caplog.messages if "dry run" in text]
+    assert said == [
+        f"relay p, dry run: would send events:{n} to webhook, key 'events', 8 bytes" for n in (1, 2)
+    ]  # fmt: skip
+    pipeline(db, "webhook", hook(receiver))
+    publish(db, 3)
+    eventually(lambda: receiver.got)
+    assert [body for _, body in receiver.got] == [b'{"n": 3}']
+
+
+@pytest.mark.usefixtures("outbox")
+def test_what_waits_can_be_looked_at(db: Db, dsn: str, receiver: Receiver) -> None:
+    publish(db, 1, 2)
+    pipeline(db, "webhook", hook(receiver))
+    shown = CliRunner().invoke(app, ["relay", "--dry-run", "--dsn", dsn])
+    assert shown.exit_code == 0, shown.output
+    assert "p: events -> webhook, from 1" in shown.output
+    assert '"dedup_key": "events:2"' in shown.output and '"payload": {"n": 2}' in shown.output
+    assert receiver.asked == 0 and value(db, "SELECT lag FROM tide.relay_pipeline_lag") == 2
 
 
 @pytest.mark.usefixtures("outbox")

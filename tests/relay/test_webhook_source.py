@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -92,6 +93,38 @@ def test_other_ways_to_sign(db: Db, http: HttpServer) -> None:
     assert send(http, body, {"Authorization": "Bearer "}) == 401
     keys = [key for (key,) in db.execute("SELECT event_id FROM arrived_inbox ORDER BY received_at")]
     assert keys[0] == "7" and len(keys) == 2
+
+
+@pytest.mark.usefixtures("inbox", "engine")
+def test_as_services_sign(db: Db, http: HttpServer) -> None:
+    body, now, old = b'{"of": "a service"}', str(int(time.time())), str(int(time.time()) - 900)
+
+    def digest(key: bytes, text: bytes) -> bytes:
+        return hmac.new(key, text, hashlib.sha256).digest()
+
+    pipeline(db, signature_secret=SECRET, signature_scheme="github")
+    assert send(http, body, {"X-Hub-Signature-256": f"sha256={digest(SECRET.encode(), body).hex()}"}) == 202
+    assert send(http, b"other", {"X-Hub-Signature-256": f"sha256={digest(SECRET.encode(), body).hex()}"}) == 401
+
+    pipeline(db, signature_secret=SECRET, signature_scheme="stripe", idempotency_header="X-Id")
+    for at, answer in ((now, 202), (old, 401)):
+        proof = digest(SECRET.encode(), f"{at}.".encode() + body).hex()
+        assert send(http, body, {"Stripe-Signature": f"t={at},v1=00,v1={proof},v0=no", "X-Id": "s1"}) == answer
+    assert send(http, body, {"Stripe-Signature": f"t={now},v0={proof}"}) == 401
+
+    key = b"a key of svix"
+    pipeline(db, signing_secret="whsec_" + base64.b64encode(key).decode(), signature_scheme="svix")
+    for name, at, answer in (("svix", now, 202), ("webhook", now, 202), ("svix", old, 401)):
+        proof = base64.b64encode(digest(key, f"{name}1.{at}.".encode() + body)).decode()
+        headers = {f"{name}-id": f"{name}1", f"{name}-timestamp": at, f"{name}-signature": f"v1,AAAA v1,{proof}"}
+        assert send(http, body, headers) == answer
+    keys = {key for (key,) in db.execute("SELECT event_id FROM arrived_inbox")}
+    assert keys > {"s1", "svix1", "webhook1"} and len(keys) == 4
+
+    pipeline(db, signing_secret=SECRET, signature_scheme="carrier pigeon")
+    assert send(http, body, signed(body, "a")) == 503
+    (error,) = db.execute("SELECT last_error FROM tide.relay_inbox_config").fetchone() or ("",)
+    assert "no signature_scheme carrier pigeon" in error
 
 
 @pytest.mark.usefixtures("inbox", "engine")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 
 import psycopg
@@ -16,6 +16,7 @@ from runnel.iceberg.partitions import NONE, Spec
 from runnel.iceberg.shelf import Shelf
 from runnel.iceberg.types import bound_bytes, plain_type
 from runnel.lake.format.catalog import DATA_FILE, data_file, query, query_all
+from runnel.lake.format.columns import conform, found_as
 from runnel.lake.format.model import ColumnStats, DataFile, Lake, LakeColumn, LakeTable
 from runnel.lake.format.types import FLOATS, NESTED
 from runnel.lake.read.inlined import inlined_versions
@@ -137,7 +138,11 @@ def _inlined(
             if number[1] == rows.begin and number[2] != rows.begin
         )
         chosen = pa.array([place for _, place in places], pa.int64())
-        pairs = [(c, a) for c, a in zip(versions.columns, versions.arrays, strict=True) if can_write((c,))]
+        pairs = [
+            (kept, conform(array, found_as(column), kept))
+            for column, array in zip(versions.columns, versions.arrays, strict=True)
+            if (kept := _writable(column)) is not None
+        ]
         names = [str(place) for place in range(len(pairs))]
         batch = pa.RecordBatch.from_arrays(
             [*(array.take(chosen) for _, array in pairs), pa.array([row for row, _ in places], pa.int64())],
@@ -150,6 +155,17 @@ def _inlined(
         stats = [_stat(column, each) for column, each in encoded.file.stats.items()]
         found[id] = _placed(facts.files[id], address, size, NONE, b"", stats, columns, version)
     return found
+
+
+def _writable(column: LakeColumn) -> LakeColumn | None:
+    """A column without the parts that no file of ours can hold; clients are not told of these, either."""
+    if can_write((column,)):
+        return column
+    # A uuid can be written where it stands alone, and nowhere else.
+    below = (_writable(child) for child in column.children if child.type != "uuid")
+    kept = tuple(part for part in below if part is not None)
+    whole = len(kept) == len(column.children)
+    return replace(column, children=kept) if kept and (whole or column.type == "struct") else None
 
 
 def _placed(

@@ -22,6 +22,8 @@ from runnel.iceberg.errors import ProtocolError, bad_request, no_view, unsupport
 from runnel.iceberg.names import Role
 from runnel.iceberg.warehouse import Borrow, Warehouse, Warehouses
 from runnel.iceberg.write import Writer
+from runnel.lake.format.model import Lake
+from runnel.lake.store.beside import beside
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +198,7 @@ class Rest:
         if "vended-credentials" in request.headers.get("x-iceberg-access-delegation", ""):
             given = vended(lake, is_engine=request.state.caller.is_engine)
             extra["config"] |= given
-            extra["storage-credentials"] = _credentials(lake.data_path, given)
+            extra["storage-credentials"] = _credentials(lake, given)
         body = loaded.body if mode == "all" else loaded.head_only
         text = b"{" + body + b", " + json.dumps(extra)[1:].encode()
         headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
@@ -258,7 +260,7 @@ class Rest:
         namespace, name = _part(request, "namespace"), _part(request, "table")
         _, lake = self._warehouses.load(warehouse, role, namespace, name)
         given = vended(lake, is_engine=request.state.caller.is_engine)
-        return JSONResponse({"storage-credentials": _credentials(lake.data_path, given)})
+        return JSONResponse({"storage-credentials": _credentials(lake, given)})
 
     def _views(self, request: Request) -> Response:
         warehouse, role = self._place(request)
@@ -274,8 +276,16 @@ def _part(request: Request, name: str) -> str:
     return unquote(request.path_params[name])
 
 
-def _credentials(prefix: str, given: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [{"prefix": prefix, "config": dict(given)}] if given else []
+def _credentials(lake: Lake, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Keys for the data and for what is generated, each with all that it takes to reach the store.
+
+    DuckDB looks nowhere else for that. And it takes a single one to be for the table's location alone, where the data
+    is not: so there are two, also where one is inside of the other.
+    """
+    if not given:
+        return []
+    places = (lake.data_path, beside(lake.data_path))
+    return [{"prefix": place, "config": {**settings(lake), **given}} for place in places]
 
 
 def _answer(act: Callable[[Request], Response], *, body: bool = False) -> Callable[[Request], Awaitable[Response]]:

@@ -46,6 +46,7 @@ SELECT region, total FROM revenue WHERE total > 15
 def export(conn: psycopg.Connection[Any], root: Path) -> list[Path]:
     """Write a file for each stream table; what was written."""
     made = []
+    (me,) = conn.execute("SELECT current_user").fetchone() or ("",)
     for name, each in present(conn).items():
         folder = root if name.schema == DEFAULT_SCHEMA else root / name.schema
         path = folder / f"{name.name}.sql"
@@ -55,6 +56,7 @@ def export(conn: psycopg.Connection[Any], root: Path) -> list[Path]:
             each.original,
             each.schedule,
             each.mode,
+            owner=None if each.owner == me else each.owner,
             description=None if each.comment == UNDESCRIBED else each.comment,
             tests=each.tests,
             options=each.options,

@@ -27,7 +27,8 @@ from runnel.checks.tests import REACTIONS, Test, parse_name, read_tests
 from runnel.errors import UserError
 from runnel.model.names import Name
 
-OPTIONS = ("sink", "ducklake_sink_mode", "ducklake_lake", "ducklake_compression", "ducklake_expired")
+OPTIONS = ("sink", "ducklake_sink_mode", "ducklake_lake", "ducklake_compression", "ducklake_expired",
+           "delta_export_path", "delta_export_compression")  # fmt: skip
 """What a header passes on as it is."""
 TEXTS = ("name", "schedule", "mode", "owner", "description", "renamed_from", "on_violation", *OPTIONS)
 LISTS = ("tags", "tests")
@@ -134,8 +135,8 @@ def written(model: Model) -> str:
     """The file of a stream table."""
     lines = [f"schedule = {_toml(model.schedule)}", f"mode = {_toml(model.mode)}"]
     lines += [f"{key} = {_toml(value)}" for key, value in model.options.items()]
-    if model.description is not None:
-        lines.append(f"description = {_toml(model.description)}")
+    said = {"owner": model.owner, "description": model.description}
+    lines += [f"{key} = {_toml(value)}" for key, value in said.items() if value is not None]
     for test in model.tests:
         lines += ["", "[[tests]]", *(f"{key} = {_toml(value)}" for key, value in test.as_json().items())]
         if test.on_violation != "warn":

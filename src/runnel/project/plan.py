@@ -20,16 +20,19 @@ Verb = Literal["create", "alter", "rebuild", "rename", "drop", "keep"]
 
 PRESENT = """
 SELECT t.pgt_schema, t.pgt_name, t.original_query, t.defining_query, t.schedule, t.refresh_mode, t.status,
-       obj_description(t.pgt_relid, 'pg_class'), s.sink, s.mode, s.lake, s.compression,
+       obj_description(t.pgt_relid, 'pg_class'), s.sink, s.mode, s.lake, s.compression, s.delta_export_path,
+       s.delta_export_compression,
        t.pgt_id, t.tested, t.settings, pg_get_userbyid(t.owner), t.ducklake_expired,
        (SELECT max(h.end_time - h.start_time) FROM pgtrickle.pgt_refresh_history h
         WHERE h.pgt_id = t.pgt_id AND h.action <> 'DIFFERENTIAL' AND h.status = 'COMPLETED')
 FROM pgtrickle.pgt_stream_tables t LEFT JOIN pgtrickle.pgt_sinks s ON s.pgt_id = t.pgt_id
 ORDER BY t.pgt_id
 """
-# Rows of all tables that a view reads, as PostgreSQL's statistics have them.
+# Rows of all tables that a view reads, as PostgreSQL's statistics have them; where there are none yet, by the size.
 ROWS_READ = """
-SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::int8 FROM pg_class c WHERE c.oid IN (
+SELECT coalesce(sum(CASE WHEN c.reltuples >= 0 THEN c.reltuples
+                         WHEN c.relkind IN ('r', 'm') THEN pg_relation_size(c.oid) / 100 ELSE 0 END), 0)::int8
+FROM pg_class c WHERE c.oid IN (
     SELECT d.refobjid FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
     WHERE r.ev_class = 'pg_temp.runnel_plan'::regclass AND d.refclassid = 'pg_class'::regclass
       AND d.refobjid <> r.ev_class)
@@ -78,11 +81,13 @@ def present(conn: Connection) -> dict[Name, Present]:
     found = {}
     for row in conn.execute(PRESENT).fetchall():
         schema, name, original, canonical, schedule, mode, status, comment, sink, how, lake, packed = row[:12]
-        pgt_id, tested, settings, owner, expired, took = row[12:]
+        export_path, export_packed, pgt_id, tested, settings, owner, expired, took = row[12:]
         options = {"sink": sink, "ducklake_sink_mode": how, "ducklake_lake": lake, "ducklake_compression": packed}
         given = {key: str(value) for key, value in options.items() if value} if sink == "ducklake" else {}
         if expired != "fallback":
             given["ducklake_expired"] = expired
+        if export_path is not None:
+            given |= {"delta_export_path": export_path, "delta_export_compression": export_packed}
         found[Name(schema, name)] = Present(
             name=Name(schema, name),
             original=original,
@@ -131,6 +136,9 @@ def _compared(conn: Connection, model: Model, now: Present | None, coming: set[N
     if now is None:
         # What it reads may be made just before it.
         return Change("create", model.name, rows=rows, model=model, problem=None if coming else problem)
+    if model.owner not in (None, now.owner):
+        problem = f"it belongs to {now.owner}, and an owner stays: drop it first"
+        return Change("rebuild", model.name, f"owner {now.owner} -> {model.owner}", rows, None, model, now, problem)
     different = model.query != now.original if canonical is None else canonical != now.canonical
     if different:
         why = "its query is another"

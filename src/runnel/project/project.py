@@ -60,6 +60,18 @@ def read_project(root: Path, environment: str | None = None) -> Project:
     return Project(root, chosen, _ordered(placed))
 
 
+def tagged(project: Project, tags: Sequence[str]) -> Project:
+    """The files with one of these tags, and those that they read."""
+    wanted: set[Name] = set()
+    for model in reversed(project.models):
+        if model.name in wanted or set(tags) & set(model.tags):
+            wanted |= {model.name} | reads(model, {each.name for each in project.models})
+    if not wanted:
+        known = sorted({tag for model in project.models for tag in model.tags})
+        raise UserError(f"No file has the tag {', '.join(tags)}.", hint=f"Tags are: {', '.join(known) or 'none'}.")
+    return replace(project, models=tuple(model for model in project.models if model.name in wanted))
+
+
 def read_environment(root: Path, name: str | None) -> Environment:
     """One of the environments of runnel.toml; the default one needs not be there."""
     path = root / FILE

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -13,7 +14,8 @@ from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.relay import catalog
 from runnel.relay.config import Pipeline
-from runnel.relay.port import Source
+from runnel.relay.port import Arrival, Source
+from runnel.relay.sources import wrapped
 
 Connection = psycopg.Connection[Any]
 
@@ -36,6 +38,15 @@ class Reception:
             raise UserError(
                 f"the table of inbox {self.pipeline.place} is gone, or is not its owner's", sqlstate="42P01"
             )
+        try:
+            self._insert(table, arrived)
+        except (psycopg.DataError, psycopg.errors.StatementTooComplex, UnicodeEncodeError):
+            # One that cannot be stored must not keep all that come after it waiting.
+            self._insert(table, [self._storable(each) for each in arrived])
+        self.source.acknowledge()
+        return len(arrived)
+
+    def _insert(self, table: tuple[str, str, str], arrived: Sequence[Arrival]) -> None:
         owner, schema, name = table
         with self.conn.transaction():
             # The table may have triggers of its owner's: they run with the owner's rights.
@@ -52,5 +63,21 @@ class Reception:
                 },
             )
             catalog.received(self.conn, self.pipeline.name, len(arrived))
-        self.source.acknowledge()
-        return len(arrived)
+
+    def _storable(self, arrival: Arrival) -> Arrival:
+        """As it is, or as a text where PostgreSQL's JSON cannot hold it: half a character, a number without end."""
+        headers = json.dumps(dict(arrival.headers))
+        return replace(
+            arrival,
+            event_id=arrival.event_id.encode(errors="replace").decode().replace("\0", ""),
+            payload=arrival.payload if self._is_jsonb(arrival.payload) else wrapped(arrival.payload),
+            headers=arrival.headers if self._is_jsonb(headers) else {"text": headers},
+        )
+
+    def _is_jsonb(self, text: str) -> bool:
+        try:
+            with self.conn.transaction():
+                self.conn.execute("SELECT %s::jsonb", (text,))
+        except (psycopg.DataError, psycopg.errors.StatementTooComplex):
+            return False
+        return True

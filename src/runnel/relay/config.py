@@ -12,8 +12,20 @@ from runnel.errors import UserError
 
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 
-COMMON = ("rate_limit", "max_retries", "retry_backoff_ms", "retry_backoff_max_ms")
+COMMON = ("rate_limit", "max_retries", "retry_backoff_ms", "retry_backoff_max_ms", "dry_run")
 """Options that every sink has."""
+ALSO_CALLED: Mapping[str, tuple[str, ...]] = {
+    "durable": ("durable_name", "consumer"),
+    "group": ("group_name", "group_id"),
+    "id_header": ("idempotency_header",),
+    "inbox": ("inbox_name",),
+    "postgres_url": ("target_url",),
+    "signing_secret": ("signature_secret",),
+    "stream": ("stream_key",),
+    "subject": ("subject_template",),
+    "topic": ("topic_template",),
+}
+"""Names that pg-tide has for the same options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +50,8 @@ class Options:
 
     def refuse_unknown(self, known: Sequence[str]) -> None:
         """A slip of the pen is not to be taken for a default."""
-        unknown = sorted(set(self.pipeline.config) - {*known, *COMMON})
+        also = {other for name in known for other in ALSO_CALLED.get(name, ())}
+        unknown = sorted(set(self.pipeline.config) - {*known, *also, *COMMON})
         if unknown:
             raise UserError(
                 f"{self._here}: there is no option {', '.join(unknown)}",
@@ -48,7 +61,7 @@ class Options:
 
     def text(self, name: str, default: str | None = None) -> str:
         """A text; one without a default must be given."""
-        value = self.pipeline.config.get(name)
+        value = self._given(name)
         if value is None or value == "":
             if default is None:
                 raise UserError(f"{self._here}: option {name} is missing", sqlstate="22023")
@@ -59,25 +72,25 @@ class Options:
         return self.text(name, "") or None
 
     def number(self, name: str, default: float) -> float:
-        value = self.pipeline.config.get(name)
+        value = self._given(name)
         try:
             return default if value is None else float(value)
         except (TypeError, ValueError):
             raise UserError(f"{self._here}: {name} must be a number", sqlstate="22023") from None
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        value = self.pipeline.config.get(name)
+        value = self._given(name)
         return default if value is None else value in (True, "true", "on", 1)
 
     def texts(self, name: str) -> dict[str, str]:
         """An object of texts, such as headers."""
-        value = self.pipeline.config.get(name) or {}
+        value = self._given(name) or {}
         if not isinstance(value, Mapping):
             raise UserError(f"{self._here}: {name} must be an object", sqlstate="22023")
         return {str(k): self._filled(str(v), name) for k, v in value.items()}
 
     def numbers(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
-        value = self.pipeline.config.get(name)
+        value = self._given(name)
         return tuple(default) if value is None else tuple(int(each) for each in value)
 
     def _filled(self, text: str, name: str) -> str:
@@ -93,6 +106,10 @@ class Options:
             return os.environ[found[1]]
 
         return _FROM_ENVIRONMENT.sub(value, text)
+
+    def _given(self, name: str) -> Any:
+        names = (name, *ALSO_CALLED.get(name, ()))
+        return next((self.pipeline.config[each] for each in names if self.pipeline.config.get(each) is not None), None)
 
     @property
     def _here(self) -> str:

@@ -19,7 +19,7 @@ from runnel.errors import RunnelError
 from runnel.ports.sink import Conflict
 from runnel.relay import catalog
 from runnel.relay.config import Options, Pipeline
-from runnel.relay.message import Message, Refused
+from runnel.relay.message import Message, Refused, Unavailable
 from runnel.relay.port import Sink, TransactionalSink
 
 Connection = psycopg.Connection[Any]
@@ -48,8 +48,8 @@ class Delivery:
     conn: Connection
     pipeline: Pipeline
     sink: Sink | TransactionalSink
-    _alone: bool = False
-    """After a refusal messages are sent one by one, until one that was refused is through or put aside."""
+    _alone: int = 0
+    """After a refusal of a batch, nobody knows of which message: so many are sent one by one."""
     _budget: float = 0.0
     _refilled: float = field(default_factory=time.monotonic)
 
@@ -70,14 +70,23 @@ class Delivery:
         except Conflict:
             return Step(wait=0.0)
         except Refused as error:
-            return self._refused(messages, error)
+            self._passed(messages[: error.taken or 0])
+            return self._refused(messages[error.taken or 0 :], error)
         except (RunnelError, psycopg.Error) as error:
             if self.conn.closed or self.conn.broken:
                 raise
-            return self._unavailable(attempts, error)
-        self._alone = False
+            taken = error.taken if isinstance(error, Unavailable) else 0
+            self._passed(messages[:taken])
+            return self._unavailable(0 if taken else attempts, error)
+        self._alone = max(self._alone - sent, 0)
         self._budget -= sent
         return Step(sent=sent)
+
+    def _passed(self, messages: Sequence[Message]) -> None:
+        """The sink has these, although it failed then: they are not sent again."""
+        if messages:
+            catalog.delivered(self.conn, self.pipeline, messages[-1].offset, len(messages))
+            self._budget -= len(messages)
 
     def _deliver(self, messages: Sequence[Message], state: Any) -> int:
         sink = self.sink
@@ -96,9 +105,9 @@ class Delivery:
         return len(messages)
 
     def _refused(self, messages: Sequence[Message], error: Refused) -> Step:
-        """Nobody knows which of several it was: from here on one at a time."""
-        if len(messages) > 1:
-            self._alone = True
+        """Where nobody knows which of several it was, they are sent one at a time."""
+        if error.taken is None and len(messages) > 1:
+            self._alone = len(messages)
             return Step(wait=0.0, error=str(error))
         attempts = catalog.failed(self.conn, self.pipeline, str(error))
         if attempts <= self._option("max_retries", MAX_RETRIES):
@@ -106,7 +115,7 @@ class Delivery:
         with self.conn.transaction():
             catalog.bury(self.conn, self.pipeline, messages[0], str(error))
             catalog.delivered(self.conn, self.pipeline, messages[0].offset, 0)
-        self._alone = False
+        self._alone = max(self._alone - 1, 0)
         return Step(wait=0.0, error=str(error))
 
     def _unavailable(self, attempts: int, error: Exception) -> Step:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from runnel.errors import RunnelError, TransientError
+
+_PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if code != ord("%"))
 
 
 class Unavailable(TransientError):
     """The other side does not answer, or asks for patience: the same messages are sent again."""
 
+    taken = 0
+    """How many messages of the batch it has taken before that."""
+
 
 class Refused(RunnelError):
     """The other side will not have this message, now or later."""
+
+    taken: int | None = None
+    """How many messages of the batch it has taken before this one; None: nobody knows which of them it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +73,22 @@ class Message:
         """
         words = {"outbox": self.outbox, "event_type": self.event_type, "key": self.key, "stream_table": self.outbox}
         return re.sub(r"\{(\w+)\}", lambda found: words.get(found[1], found[0]), template)
+
+
+def one_by_one(messages: Sequence[Message], send: Callable[[Message], None]) -> None:
+    """Send each by itself; an error says how many were taken before it."""
+    for taken, message in enumerate(messages):
+        try:
+            send(message)
+        except (Unavailable, Refused) as error:
+            error.taken = taken
+            raise
+
+
+def header_text(text: str) -> str:
+    """A text as the value of a header: what is not plain ASCII is written with percent signs.
+
+    >>> header_text("order created"), header_text("a\\nb: c"), header_text("100 %")
+    ('order created', 'a%0Ab: c', '100 %25')
+    """
+    return quote(text, safe=_PRINTABLE, errors="replace")

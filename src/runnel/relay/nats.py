@@ -8,9 +8,10 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
-from runnel.relay.message import Unavailable
+from runnel.relay.message import Refused, Unavailable
 
 SECONDS = 10.0
+_OF_THE_MESSAGE = ("BadSubjectError", "MaxPayloadError", "BadHeaderError")
 
 
 class Nats:
@@ -82,4 +83,6 @@ class Nats:
             name = type(error).__name__
             if missing and name in ("NotFoundError", "TimeoutError", "FetchTimeoutError"):
                 raise LookupError from error
+            if name in _OF_THE_MESSAGE:
+                raise Refused(f"NATS refused: {name}") from error
             raise Unavailable(f"NATS does not answer: {name}") from error

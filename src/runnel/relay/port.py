@@ -19,7 +19,9 @@ class Sink(Protocol):
     def send(self, messages: Sequence[Message]) -> None:
         """Deliver all of them, or raise `Unavailable` (try again) or `Refused` (one that will never be taken).
 
-        Batches are cut to one message after a refusal, so that only the refused one is put aside.
+        A sink that sends one by one says how many it has delivered (`message.one_by_one`): these are not sent again.
+        After a refusal by one that does not, the messages of the batch are sent alone, so that only the refused one is
+        put aside.
         """
 
     def close(self) -> None:

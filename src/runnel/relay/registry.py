@@ -11,6 +11,7 @@ from runnel.lake.format.model import Lake
 from runnel.relay.config import Options, Pipeline
 from runnel.relay.port import Sink, Source, TransactionalSink
 from runnel.relay.sinks.brokers import KafkaSink, NatsSink, RedisSink
+from runnel.relay.sinks.dry import DrySink
 from runnel.relay.sinks.ducklake import DuckLakeSink
 from runnel.relay.sinks.file import FileSink
 from runnel.relay.sinks.pg_inbox import PgInboxSink
@@ -36,7 +37,13 @@ SOURCES: Mapping[str, Callable[[Options], Source]] = {
 
 
 def open_sink(pipeline: Pipeline, dsn: str) -> Sink | TransactionalSink:
-    return SINKS[pipeline.kind](Options(pipeline), dsn)
+    """Its sink, which finds mistakes in its options; with `dry_run` nothing is sent to it."""
+    options = Options(pipeline)
+    sink = SINKS[pipeline.kind](options, dsn)
+    if not options.flag("dry_run"):
+        return sink
+    sink.close()
+    return DrySink(pipeline)
 
 
 def open_source(pipeline: Pipeline) -> Source:

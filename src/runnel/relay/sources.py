@@ -15,16 +15,19 @@ from runnel.relay.config import Options
 from runnel.relay.message import Unavailable
 from runnel.relay.nats import Nats
 from runnel.relay.port import Arrival
-from runnel.relay.sinks.brokers import client_of, kafka_settings
+from runnel.relay.sinks.brokers import KAFKA, REDIS, client_of, kafka_settings, redis_settings
 
 
 class RedisSource:
     """A consumer group on a stream; what an earlier relay has read and not acknowledged comes first."""
 
     def __init__(self, options: Options) -> None:
-        options.refuse_unknown(("url", "stream", "group"))
+        options.refuse_unknown(("url", "stream", "group", *REDIS))
         self._redis = client_of("redis", "redis")
-        self._client = self._redis.Redis.from_url(options.text("url"), decode_responses=True, socket_connect_timeout=5)
+        self._client = self._redis.Redis.from_url(
+            options.text("url"), decode_responses=True, encoding_errors="replace", socket_connect_timeout=5,
+            **redis_settings(options),
+        )  # fmt: skip
         self._stream = options.text("stream")
         self._group = options.text("group", f"runnel-{options.pipeline.name}")
         self._from = "0"
@@ -111,21 +114,21 @@ class NatsSource:
         headers = dict(message.headers or {})
         place = f"{message.metadata.stream}:{message.metadata.sequence.stream}"
         key = headers.pop("Nats-Msg-Id", None) or place
-        return Arrival(key, as_json(message.data.decode()), {**headers, "subject": message.subject})
+        return Arrival(key, as_json(message.data.decode(errors="replace")), {**headers, "subject": message.subject})
 
 
 class KafkaSource:
     """A consumer group on a topic; offsets are committed when the inbox has the messages."""
 
     def __init__(self, options: Options) -> None:
-        options.refuse_unknown(("brokers", "topic", "group", "security_protocol", "sasl_mechanism", "sasl_username",
-                                "sasl_password"))  # fmt: skip
+        options.refuse_unknown(("topic", "group", "auto_offset_reset", *KAFKA))
         kafka = client_of("kafka", "kafka")
         self._errors = client_of("kafka.errors", "kafka")
         try:
             self._consumer = kafka.KafkaConsumer(
                 options.text("topic"), group_id=options.text("group", f"runnel-{options.pipeline.name}"),
-                enable_auto_commit=False, auto_offset_reset="earliest", **kafka_settings(options),
+                enable_auto_commit=False, auto_offset_reset=options.text("auto_offset_reset", "earliest"),
+                **kafka_settings(options),
             )  # fmt: skip
         except self._errors.KafkaError as error:
             raise Unavailable(f"Kafka does not answer: {type(error).__name__}") from error
@@ -167,9 +170,14 @@ def as_json(text: str) -> str:
     try:
         json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return json.dumps({"text": text.replace("\0", "")})
+        return wrapped(text)
     # The one character that PostgreSQL's JSON cannot hold.
-    return text if "\\u0000" not in text else json.dumps({"text": text})
+    return text if "\\u0000" not in text else wrapped(text)
+
+
+def wrapped(text: str) -> str:
+    """A text that PostgreSQL does not take for JSON, as JSON that it takes."""
+    return json.dumps({"text": text.replace("\0", "")})
 
 
 def _refuse(constant: str) -> None:

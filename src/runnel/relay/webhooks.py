@@ -1,17 +1,14 @@
 """Webhooks of others, on their way to an inbox: they are pushed, where other sources are asked.
 
-Whoever sends must prove it with what the pipeline was told. `signing_secret` is the key of an HMAC-SHA256: over time
-and body, as the sink `webhook` of another Runnel signs, or over the body alone, in the header that `signature_header`
-names, as most services send it. `token` is a bearer token. A message that comes again is known by the key that its
-sender gave it; one without a key is taken for a new one.
+Whoever sends must prove it with what the pipeline was told. `signing_secret` is the key of a signature: as the sink
+`webhook` of another Runnel signs, as a service does (`signature_scheme`), or over the body alone, in the header that
+`signature_header` names. `token` is a bearer token. A message that comes again is known by the key that its sender gave
+it; one without a key is taken for a new one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import threading
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,19 +18,20 @@ import psycopg
 
 from runnel.catalog.lost import is_lost
 from runnel.catalog.sessions import connect
-from runnel.errors import RunnelError
+from runnel.errors import RunnelError, UserError
 from runnel.relay import catalog
 from runnel.relay.arrival import Reception
 from runnel.relay.config import Options, Pipeline
 from runnel.relay.port import Arrival
-from runnel.relay.sinks.webhook import SIGNATURE, TIMESTAMP, signature
+from runnel.relay.signatures import SCHEMES, Scheme, of_the_body, same
+from runnel.relay.sinks.webhook import SIGNATURE, TIMESTAMP
 from runnel.relay.sources import as_json
 
 KIND = "webhook"
-OPTIONS = ("signing_secret", "signature_header", "token", "id_header", "tolerance_secs")
+OPTIONS = ("signing_secret", "signature_scheme", "signature_header", "token", "id_header", "tolerance_secs")
 _TOLERANCE = 300.0
 """Seconds between the clocks of sender and receiver; older signatures may have been overheard."""
-_KEYS = ("x-pgtide-dedup-key", "idempotency-key", "webhook-id", "x-github-delivery")
+_KEYS = ("x-pgtide-dedup-key", "idempotency-key", "webhook-id", "svix-id", "x-github-delivery")
 """Headers in which senders name a message."""
 _PROOFS = frozenset({"authorization", "cookie", SIGNATURE.lower(), TIMESTAMP.lower()})
 
@@ -123,28 +121,25 @@ def _record(conn: psycopg.Connection[Any], pipeline: Pipeline, error: Exception)
 def _is_proven(options: Options, headers: Mapping[str, str], body: bytes) -> bool:
     """Whether a request comes from somebody who knows the secret; a pipeline without one takes nothing."""
     token, secret = options.maybe("token"), options.maybe("signing_secret")
-    if token is not None and _same(headers.get("authorization", ""), f"Bearer {token}"):
+    if token is not None and same(headers.get("authorization", ""), f"Bearer {token}"):
         return True
-    if secret is None:
-        return False
-    named = options.maybe("signature_header")
-    if named is not None:
-        alone = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-        return _same(headers.get(named.lower(), "").removeprefix("sha256="), alone)
-    at = headers.get(TIMESTAMP.lower(), "")
-    tolerance = options.number("tolerance_secs", _TOLERANCE)
-    if not at.isascii() or not at.isdecimal() or abs(time.time() - int(at)) > tolerance:
-        return False
-    return _same(headers.get(SIGNATURE.lower(), ""), signature(secret, body, int(at))[SIGNATURE])
+    return secret is not None and _scheme(options)(secret, headers, body, options.number("tolerance_secs", _TOLERANCE))
 
 
-def _same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode(), wanted.encode())
+def _scheme(options: Options) -> Scheme:
+    named, header = options.text("signature_scheme", "runnel"), options.maybe("signature_header")
+    if named not in SCHEMES:
+        raise UserError(
+            f"pipeline {options.pipeline.name}: there is no signature_scheme {named}",
+            hint=f"One of {', '.join(SCHEMES)}.",
+            sqlstate="22023",
+        )
+    return of_the_body(header) if header is not None else SCHEMES[named]
 
 
 def _arrival(options: Options, headers: Mapping[str, str], body: bytes) -> Arrival:
     names = [options.text("id_header", "").lower(), *_KEYS]
     key = next((headers[name] for name in names if headers.get(name)), None) or str(uuid.uuid4())
-    proofs = {*_PROOFS, options.text("signature_header", "").lower()}
+    proofs = {*_PROOFS, "x-signature", "x-hub-signature-256", options.text("signature_header", "").lower()}
     told = {n: v for n, v in headers.items() if (n.startswith("x-") or n == "content-type") and n not in proofs}
     return Arrival(key, as_json(body.decode(errors="replace")), told)

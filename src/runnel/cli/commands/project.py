@@ -26,6 +26,10 @@ EnvOption = Annotated[
 PruneOption = Annotated[
     bool, typer.Option("--prune", help="Drop stream tables in the project's schemas that no file speaks of.")
 ]
+TagOption = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="Only files with this tag, and what they read; may be repeated.", metavar="NAME"),
+]
 CHANGES_WAIT = 2
 _MARKS = {"create": "+", "alter": "~", "rebuild": "!", "rename": ">", "drop": "-", "keep": "="}
 
@@ -33,6 +37,7 @@ _MARKS = {"create": "+", "alter": "~", "rebuild": "!", "rename": ">", "drop": "-
 def plan(
     folder: DirArgument,
     env: EnvOption = None,
+    tag: TagOption = None,
     prune: PruneOption = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 2 when there is something to do.")] = False,
     json: JsonOption = False,
@@ -41,9 +46,8 @@ def plan(
 ) -> None:
     """Show what `runnel apply` would do, and change nothing."""
     from runnel.project.plan import make_plan
-    from runnel.project.project import read_project
 
-    project = read_project(folder, env)
+    project = _read(folder, env, tag, prune=prune)
     with _connected(project, home, dsn) as conn:
         changes = make_plan(conn, project, prune=prune)
     if json:
@@ -62,6 +66,7 @@ def plan(
 def apply(
     folder: DirArgument,
     env: EnvOption = None,
+    tag: TagOption = None,
     prune: PruneOption = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="When a step fails, keep what was done before it; the next apply goes on.")
@@ -75,9 +80,8 @@ def apply(
     """
     from runnel.project.apply import apply as bring
     from runnel.project.plan import make_plan
-    from runnel.project.project import read_project
 
-    project = read_project(folder, env)
+    project = _read(folder, env, tag, prune=prune)
     with _connected(project, home, dsn) as conn:
         changes = make_plan(conn, project, prune=prune)
         count = bring(conn, changes, lambda change: done(_line(change)), done, keep=keep)
@@ -96,12 +100,17 @@ def export(folder: DirArgument, home: HomeOption = None, dsn: DsnOption = None) 
     done(f"{len(made)} files in {folder}.")
 
 
-def test(folder: DirArgument, env: EnvOption = None, home: HomeOption = None, dsn: DsnOption = None) -> None:
+def test(
+    folder: DirArgument,
+    env: EnvOption = None,
+    tag: TagOption = None,
+    home: HomeOption = None,
+    dsn: DsnOption = None,
+) -> None:
     """Run the tests that the headers name; end with 1 if one finds a violation."""
     from runnel.project.checks import run_checks
-    from runnel.project.project import read_project
 
-    project = read_project(folder, env)
+    project = _read(folder, env, tag)
     failed = 0
     with _connected(project, home, dsn) as conn:
         for outcome in run_checks(conn, project):
@@ -113,19 +122,34 @@ def test(folder: DirArgument, env: EnvOption = None, home: HomeOption = None, ds
 
 
 def init_project(
-    folder: DirArgument,
+    folder: Annotated[
+        Path | None, typer.Argument(help="The folder to make.", metavar="DIR", show_default=False)
+    ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Only print the JSON schema of a header.")] = False,
 ) -> None:
     """Make a folder with an example that works."""
+    from runnel.errors import UserError
     from runnel.project import model
     from runnel.project.export import init_project as make
 
     if schema:
         print_json(model.schema())
         return
+    if folder is None:
+        raise UserError("Which folder?", hint="runnel init-project DIR")
     for path in make(folder):
         note(str(path))
     done(f"Next: runnel plan {folder}, then runnel apply {folder}")
+
+
+def _read(folder: Path, env: str | None, tags: list[str] | None, *, prune: bool = False) -> Project:
+    from runnel.errors import UserError
+    from runnel.project.project import read_project, tagged
+
+    project = read_project(folder, env)
+    if tags and prune:
+        raise UserError("--prune looks at all files of a project.", hint="Leave out --tag.")
+    return tagged(project, tags) if tags else project
 
 
 @contextmanager
@@ -149,4 +173,5 @@ def _line(change: Change) -> str:
 
 def _as_json(change: Change) -> dict[str, Any]:
     said = ("verb", "why", "rows", "seconds", "problem")
-    return {"name": str(change.name), **{key: getattr(change, key) for key in said}}
+    tags = list(change.model.tags) if change.model is not None else []
+    return {"name": str(change.name), **{key: getattr(change, key) for key in said}, "tags": tags}

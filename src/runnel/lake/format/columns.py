@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 
 from runnel.errors import UserError
 from runnel.lake.format.encrypted import connection
+from runnel.lake.format.literals import readable_struct
 from runnel.lake.format.model import LakeColumn, MappedName
 from runnel.lake.format.types import FLOATS, HUGE, NESTED, TEXTS, TIMESTAMPS, arrow_type, duck_type
 
 _FIELD_ID = b"PARQUET:field_id"
-_CASTS = re.compile(r"'(?:[^']|'')*'|CAST\(('(?:[^']|'')*') AS [A-Z_ ]+(?:\([0-9, ]+\))?\)")
 _ESCAPED_BYTE = re.compile(rb"\\x([0-9A-Fa-f]{2})")
 
 
@@ -169,31 +169,21 @@ def from_text(texts: Sequence[str | None], column: LakeColumn) -> pa.Array:
 def _by_duckdb(texts: Sequence[str | None], column: LakeColumn) -> pa.Array:
     with connection().cursor() as conn:
         conn.execute("SET TimeZone = 'UTC'")
+        if column.type == "struct":
+            texts = [None if text is None else readable_struct(text, column) for text in texts]
         try:
             parsed = _cast(conn, texts, column)
-        except duckdb.ConversionException:
-            try:
-                parsed = _cast(conn, [None if text is None else _without_casts(text) for text in texts], column)
-            except duckdb.Error:
-                raise UserError(
-                    f"column {column.name}: a value that is kept in the catalog cannot be read as {duck_type(column)}",
-                    hint="DuckDB wrote it. Flush the rows there: CALL ducklake_flush_inlined_data(..).",
-                ) from None
+        except duckdb.Error:
+            raise UserError(
+                f"column {column.name}: a value that is kept in the catalog cannot be read as {duck_type(column)}",
+                hint="DuckDB wrote it. Flush the rows there: CALL ducklake_flush_inlined_data(..).",
+            ) from None
     return conform(parsed.column(0), found_as(column), column)
 
 
 def _cast(conn: duckdb.DuckDBPyConnection, texts: Sequence[str | None], column: LakeColumn) -> pa.Table:
     conn.register("given", pa.table({"text": pa.array(texts, pa.string())}))
     return conn.execute(f"SELECT CAST(text AS {duck_type(column)}) AS value FROM given").to_arrow_table()
-
-
-def _without_casts(text: str) -> str:
-    r"""DuckDB writes some values inside of a struct as casts, which it does not read as values.
-
-    >>> _without_casts("{'d': CAST('2020-01-02' AS VARCHAR), 'v': 'CAST(''x'' AS DATE)'}")
-    "{'d': '2020-01-02', 'v': 'CAST(''x'' AS DATE)'}"
-    """
-    return _CASTS.sub(lambda found: found[0] if found[1] is None else found[1].replace("\\", r"\\"), text)
 
 
 def _bytes(text: str) -> bytes:

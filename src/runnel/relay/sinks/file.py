@@ -29,7 +29,8 @@ class FileSink:
         options.refuse_unknown(("path", "format"))
         path = options.text("path")
         self._folder = path if path.endswith("/") else f"{path}/"
-        self._format = options.text("format", "ndjson")
+        said = options.text("format", "ndjson")
+        self._format = "ndjson" if said == "jsonl" else said
         self._lakes = lakes
         if self._format not in FORMATS:
             raise UserError(

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from runnel.catalog.lost import first_line
 from runnel.relay.config import Options
-from runnel.relay.message import Message, Unavailable
+from runnel.relay.message import Message, Refused, Unavailable
 
 INSERT = """
 INSERT INTO {} (event_id, source, payload, headers) VALUES (%s, %s, %s::jsonb, %s::jsonb)
@@ -42,6 +42,9 @@ class PgInboxSink:
                     self._insert,
                     [(m.dedup_key, self._source, m.payload, json.dumps(dict(m.headers))) for m in messages],
                 )
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            # The table's owner has put a condition on it, and a row does not meet it.
+            raise Refused(f"the inbox refused: {first_line(error)}") from None
         except psycopg.Error as error:
             self.close()
             # Its text names host and user, never the password.
