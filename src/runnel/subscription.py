@@ -23,6 +23,8 @@ Row = Mapping[str, Any]
 CHANNEL = "tide_outbox_new"
 LONGEST_SLEEP = 5.0
 """Somebody else may have given the newest messages their numbers, without a word."""
+DEAF_SLEEP = 0.5
+"""Behind a connection pooler nothing is heard."""
 AT_ONCE = 100
 
 FIND = "SELECT outbox_name, last_offset FROM tide.tide_outbox_config WHERE relid = %s::oid"
@@ -52,12 +54,14 @@ class Delta:
 
 
 def subscription(
-    conn: Connection, oid: int, name: str, after: int | None, seconds: float | None, *, attach: bool
+    conn: Connection, oid: int, name: str, after: int | None, seconds: float | None, *, attach: bool, hears: bool
 ) -> Iterator[Delta]:
     """Deltas after a version, as they come; without one, those that come from now on. Ends after so many seconds
-    without any, if that is said."""
+    without any, if that is said. A session that others get next `hears` nothing and must not listen: it looks."""
     outbox = _outbox(conn, oid, name, attach=attach)
-    conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
+    if hears:
+        conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
+    longest = LONGEST_SLEEP if hears else DEAF_SLEEP
     conn.execute(NUMBER, (outbox,))
     place = _last(conn, outbox) if after is None else after
     _check_kept(conn, outbox, place)
@@ -73,10 +77,10 @@ def subscription(
         if found:
             heard = time.monotonic()
             continue
-        left = LONGEST_SLEEP if seconds is None else heard + seconds - time.monotonic()
+        left = longest if seconds is None else heard + seconds - time.monotonic()
         if left <= 0:
             return
-        for _ in conn.notifies(timeout=min(left, LONGEST_SLEEP), stop_after=1):
+        for _ in conn.notifies(timeout=min(left, longest), stop_after=1):
             pass
 
 
