@@ -10,6 +10,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, LiteralString, Self
 
@@ -355,8 +356,9 @@ class Client:
         oid = self._oid(name)
         (found,) = self._rows(_NAME, {"oid": oid})
         full = f"{quote(found['schema'])}.{quote(found['name'])}"
+        make = partial(self._call, "attach_outbox", {"name": full}) if attach else None
         with _as_runnel_errors(self.dsn), self._beside() as conn:
-            yield from subscription(conn, oid, full, after, seconds, attach=attach, hears=not _is_pooled(conn))
+            yield from subscription(conn, oid, full, after, seconds, attach=make, hears=not _is_pooled(conn))
 
     def _oid(self, name: str) -> int:
         found = self._rows(_RELATION, {"name": name})
@@ -368,6 +370,7 @@ class Client:
     def _beside(self) -> Iterator[psycopg.Connection[Any]]:
         """A connection of its own, for what takes long or waits."""
         with _as_runnel_errors(self.dsn), psycopg.connect(self.dsn, autocommit=True, prepare_threshold=None) as conn:
+            conn.read_only = False
             if not _is_pooled(conn):
                 conn.execute("SET default_transaction_read_only = off")
             yield conn

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +18,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import runnel
+from runnel.server.account import account_of
 from tests.cli.conftest import Run
 from tests.conftest import running_engine
 
@@ -49,7 +50,7 @@ SELECT current_setting('default_transaction_read_only'), current_setting('client
 
 
 @pytest.fixture
-def pooler(server: EmbeddedServer, tmp_path: Path) -> Iterator[int]:
+def pooler(server: EmbeddedServer) -> Iterator[int]:
     """The port of a PgBouncer before the run's server."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
@@ -57,31 +58,36 @@ def pooler(server: EmbeddedServer, tmp_path: Path) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    folder = tmp_path / "pooler"
-    folder.mkdir()
-    users, log, settings = folder / "users.txt", folder / "log", folder / "pgbouncer.ini"
-    users.write_text(f'"postgres" ""\n"{ROLE}" ""\n')
-    settings.write_text(SETTINGS.format(server=server.port, port=port, users=users, log=log))
-    user = None
-    if os.geteuid() == 0:
-        # PgBouncer does not run as root.
-        user = pwd.getpwuid(server.home.data.stat().st_uid)
-        for path in (folder, users, settings):
-            os.chown(path, user.pw_uid, user.pw_gid)
-        for path in folder.parents:
-            if path.stat().st_uid == 0 and not path.stat().st_mode & 0o001:
-                path.chmod(path.stat().st_mode | 0o001)
-    with subprocess.Popen([program, str(settings)], user=user.pw_uid if user else None, cwd="/",
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # fmt: skip
-        try:
-            end = time.monotonic() + 30
-            while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
-                assert process.poll() is None and time.monotonic() < end, log.read_text() if log.exists() else "no log"
-                time.sleep(0.05)
-            yield port
-        finally:
-            process.terminate()
-            process.wait(30)
+    with tempfile.TemporaryDirectory(prefix="runnel-pooler-") as directory:
+        folder, account = Path(directory), account_of(server.home.data)
+        users, log, settings = folder / "users.txt", folder / "log", folder / "pgbouncer.ini"
+        users.write_text(f'"postgres" ""\n"{ROLE}" ""\n')
+        settings.write_text(SETTINGS.format(server=server.port, port=port, users=users, log=log))
+        if account.switch:
+            # PgBouncer does not run as root.
+            for path in (folder, users, settings):
+                os.chown(path, account.uid, account.gid)
+        with subprocess.Popen(
+            [program, str(settings)], cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            user=account.uid if account.switch else None, group=account.gid if account.switch else None,
+            extra_groups=[] if account.switch else None,
+        ) as process:  # fmt: skip
+            try:
+                _await(process, port, log)
+                yield port
+            finally:
+                process.terminate()
+                process.wait(30)
+
+
+def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    end = time.monotonic() + 30
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert process.poll() is None and time.monotonic() < end, log.read_text() if log.exists() else "it says nothing"
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -118,13 +124,12 @@ def test_clients_work_behind_a_pooler(
                 assert client.table("own.st").arrow().num_rows == 3
                 with pytest.raises(runnel.RunnelError, match="nowhere"):
                     client.refresh("own.nowhere")
-            seen = client.subscribe("own.st", seconds=10)
+            list(client.subscribe("own.st", seconds=0))
             admin.execute("INSERT INTO own.t VALUES (1000, 2)")
             run("refresh", "own.st", "--dsn", pooled)
             assert "own.st" in run("status", "--dsn", pooled).stdout
-            deltas = client.subscribe("own.st", 0, seconds=2)
+            deltas = client.subscribe("own.st", 0, seconds=1)
             assert any(row == {"k": 2, "n": 11} for delta in deltas for row in delta.inserted)
-            seen.close()
             with psycopg.connect(pooled, autocommit=True, prepare_threshold=None) as plain:
                 assert plain.execute(UNTOUCHED).fetchone() == ("on", "0", 0, 0)
 
