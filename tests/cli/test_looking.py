@@ -13,7 +13,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from runnel.catalog import migrate as migration
 from runnel.catalog.server_check import Finding, Verdict, look
 from runnel.model.versions import NEWEST
-from tests.cli.conftest import PASSWORD, Locked, Run
+from tests.cli.conftest import Locked, Run
+from tests.guarded import PASSWORD
 from tests.versions import VERSION, tool
 
 FACTS = """

@@ -106,9 +106,7 @@ def pooled(dsn: str, server: EmbeddedServer, pooler: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("loopback", [True, False], ids=["loopback", "no loopback"])
-def test_clients_work_behind_a_pooler(
-    dsn: str, pooled: str, spark: SparkSession, run: Run, loopback: bool
-) -> None:
+def test_clients_work_behind_a_pooler(dsn: str, pooled: str, spark: SparkSession, run: Run, loopback: bool) -> None:
     with psycopg.connect(dsn, autocommit=True) as admin:
         if not loopback:
             admin.execute("DROP EXTENSION dblink")

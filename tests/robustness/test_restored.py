@@ -97,7 +97,7 @@ def _fill(dsn: str, lake: str, spark: SparkSession) -> tuple[str, str]:
         db.execute("SELECT pgtrickle.set_lake_option('lake', 'maintain_every', '1 hour')")
         client.create_stream_table("sums", SUMS, "@yearly", sink="ducklake", ducklake_lake="lake")
         client.create_stream_table("chain", "SELECT n, count(*) AS c FROM sums GROUP BY n", "@yearly")
-        client.create_stream_table("twiced", "SELECT item, sum(twice(paid)) AS p FROM paid_orders GROUP BY 1", "@yearly")
+        client.create_stream_table("twiced", "SELECT item, sum(twice(paid)) FROM paid_orders GROUP BY 1", "@yearly")
         client.create_stream_table("by_kind", "SELECT kind, count(*) AS n FROM lake.events GROUP BY kind", "@yearly")
         owner.create_stream_table("hers.by_item", "SELECT item, count(*) AS n FROM public.orders GROUP BY 1", "@yearly")
         db.execute("CREATE VIEW reading AS SELECT * FROM sums")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, resources
 from typing import Any
@@ -118,7 +120,8 @@ def check_server(conn: psycopg.Connection[Any]) -> None:
 def _migrate(conn: psycopg.Connection[Any], loopback: str | None, version: str) -> list[int]:
     check_server(conn)
     known = migrations()
-    done = _applied(conn)
+    with _allowed(conn):
+        done = _applied(conn)
     newest = known[-1].version
     if done and max(done) > newest:
         raise UserError(
@@ -126,13 +129,28 @@ def _migrate(conn: psycopg.Connection[Any], loopback: str | None, version: str) 
             hint="upgrade this installation of Runnel",
         )
     _install_dblink(conn)
-    fresh = [step.version for step in known if step.version not in done and _apply(conn, step)]
+    with _allowed(conn):
+        fresh = [step.version for step in known if step.version not in done and _apply(conn, step)]
     with conn.transaction():
         conn.execute(SET_SETTING, ("version", version))
         if loopback is not None:
             conn.execute(UNLOGGED)
             conn.execute(SET_SETTING, ("loopback", loopback))
     return fresh
+
+
+@contextmanager
+def _allowed(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    """Tell a role that may not install what to do about it."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise UserError(
+            f'role "{conn.info.user}" may not install Runnel in database "{conn.info.dbname}": '
+            f"{error.diag.message_primary or error}",
+            hint="runnel init --check prints what is missing, and the statements that an administrator has to run.",
+            sqlstate="42501",
+        ) from None
 
 
 def _apply(conn: psycopg.Connection[Any], step: Migration) -> bool:
@@ -200,7 +218,7 @@ def _install_dblink(conn: psycopg.Connection[Any]) -> None:
             conn.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS dblink SCHEMA {}").format(schema))
     except psycopg.Error as error:
         log.warning(
-            "the dblink extension could not be installed (%s); SQL functions that call the engine will not "
-            "work until an administrator runs: CREATE EXTENSION dblink",
+            "the dblink extension could not be installed (%s); SQL functions hand requests over at COMMIT "
+            "(pgtrickle.wait) until an administrator runs: CREATE EXTENSION dblink",
             error.diag.message_primary or error,
         )

@@ -32,7 +32,7 @@ ROLE_COLUMNS = (
     ("tide.tide_inbox_config", "owner"),
     ("tide.relay_inbox_config", "owner"),
 )
-_MENTIONED = " UNION ".join(f"SELECT {column} FROM {table}" for table, column in ROLE_COLUMNS)
+_MENTIONED = " UNION ".join(f"SELECT {column} FROM {table}" for table, column in ROLE_COLUMNS)  # noqa: S608
 NOTE_ROLES = f"""
 INSERT INTO pgtrickle.pgt_settings (key, value)
 SELECT 'roles', coalesce(jsonb_object_agg(r.oid::text, r.rolname), '{{}}')::text

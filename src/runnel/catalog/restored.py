@@ -31,40 +31,38 @@ UNION ALL
 SELECT format('DROP FUNCTION %s CASCADE', p.oid::regprocedure) FROM pg_proc p
 WHERE p.pronamespace IN (to_regnamespace('pgtrickle_changes'), to_regnamespace('pgtrickle_run'))
 """
-_TABLE = "pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-_OF_STREAM_TABLE = "n.nspname = s.pgt_schema AND c.relname = s.pgt_name AND c.relkind IN ('r', 'p')"
-GONE = f"""
+GONE = """
 DELETE FROM pgtrickle.pgt_stream_tables s
-WHERE NOT EXISTS (SELECT FROM {_TABLE} WHERE {_OF_STREAM_TABLE})
+WHERE NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                  WHERE n.nspname = s.pgt_schema AND c.relname = s.pgt_name AND c.relkind IN ('r', 'p'))
 RETURNING format('%I.%I', pgt_schema, pgt_name), original_query
-"""  # noqa: S608  (made of constants)
-FOUND_AGAIN = (
-    f"""
+"""
+PROVENANCE = """
 UPDATE pgtrickle.pgt_ducklake_provenance p SET stream_table_oid = c.oid
-FROM pgtrickle.pgt_stream_tables s, {_TABLE} WHERE {_OF_STREAM_TABLE} AND p.stream_table_oid = s.pgt_relid
-""",
-    # In two steps: a table's new number may be another one's old number.
-    "UPDATE pgtrickle.pgt_stream_tables SET pgt_relid = (4294967295 - pgt_id)::oid",
-    f"""
-UPDATE pgtrickle.pgt_stream_tables s SET pgt_relid = c.oid, owner = c.relowner, frontier = '{{}}', needs_reinit = true,
-    drift = '{WHY}', retry_at = NULL, updated_at = now()
-FROM {_TABLE} WHERE {_OF_STREAM_TABLE}
-""",
-    """
+FROM pgtrickle.pgt_stream_tables s, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = s.pgt_schema AND c.relname = s.pgt_name AND p.stream_table_oid = s.pgt_relid
+"""
+# In two steps: a table's new number may be another one's old number.
+TABLES_ASIDE = "UPDATE pgtrickle.pgt_stream_tables SET pgt_relid = (4294967295 - pgt_id)::oid"
+TABLES = """
+UPDATE pgtrickle.pgt_stream_tables s SET pgt_relid = c.oid, owner = c.relowner, frontier = '{}', needs_reinit = true,
+    drift = %s, retry_at = NULL, updated_at = now()
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = s.pgt_schema AND c.relname = s.pgt_name
+"""
+SOURCES_ASIDE = """
 UPDATE pgtrickle.pgt_dependencies d SET source_relid = (4294967295 - o.place)::oid
 FROM (SELECT pgt_id, source_relid, row_number() OVER () AS place FROM pgtrickle.pgt_dependencies) o
 WHERE o.pgt_id = d.pgt_id AND o.source_relid = d.source_relid
-""",
-    f"""
+"""
+SOURCES = """
 UPDATE pgtrickle.pgt_dependencies d SET source_relid = c.oid
-FROM {_TABLE} WHERE d.source_name = n.nspname || '.' || c.relname
-""",
-    """
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE d.source_name = n.nspname || '.' || c.relname
+"""
+OUTBOXES = """
 UPDATE tide.tide_outbox_config o SET relid = s.pgt_relid FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = o.pgt_id
-""",
-    # The lake's rows are compared with the table's before anything is added or removed by their places.
-    "UPDATE pgtrickle.pgt_sinks SET row_count = NULL, map_start = NULL, map_storage = NULL WHERE mode = 'merge'",
-)  # noqa: S608  (made of constants)
+"""
+# The lake's rows are compared with the table's before anything is added or removed by their places.
+SINKS = "UPDATE pgtrickle.pgt_sinks SET row_count = NULL, map_start = NULL, map_storage = NULL WHERE mode = 'merge'"
 FORGOTTEN = (
     "DELETE FROM pgtrickle.pgt_change_tracking",
     "DELETE FROM pgtrickle.pgt_objects",
@@ -74,6 +72,9 @@ FORGOTTEN = (
     "DELETE FROM pgtrickle.pgt_work",
     "DELETE FROM tide.relay_claims",
 )
+# A replication slot of the other database.
+SLOT = "DELETE FROM pgtrickle.pgt_wal"
+HAS_SLOT = "SELECT to_regclass('pgtrickle.pgt_wal') IS NOT NULL"
 LOOPBACK = "DELETE FROM pgtrickle.pgt_settings WHERE key = 'loopback' RETURNING key"
 RESTING = "UPDATE pgtrickle.pgt_lakes SET maintain_every = NULL WHERE maintain_every IS NOT NULL RETURNING name"
 _NOTED = """
@@ -81,7 +82,8 @@ SELECT r.oid FROM pgtrickle.pgt_settings o, jsonb_each_text(o.value::jsonb) j JO
 WHERE o.key = 'roles' AND j.key = t.{column}::text
 """
 TOKENS = f"""
-DELETE FROM pgtrickle.pgt_tokens t WHERE NOT EXISTS ({_NOTED.format(column="role")}) RETURNING coalesce(label, 'no label')
+DELETE FROM pgtrickle.pgt_tokens t WHERE NOT EXISTS ({_NOTED.format(column="role")})
+RETURNING coalesce(label, 'no label')
 """  # noqa: S608  (made of constants)
 DISABLED = """
 UPDATE {table} t SET enabled = false WHERE NOT EXISTS ({noted}) RETURNING name
@@ -114,8 +116,18 @@ def _take_over(conn: Connection) -> None:
         conn.execute(str(statement).encode())
     for name, query in conn.execute(GONE).fetchall():
         log.warning("stream table %s is not in the dump and was forgotten; its query was: %s", name, query)
-    for statement in (*FOUND_AGAIN, *FORGOTTEN):
-        conn.execute(statement.encode())
+    conn.execute(PROVENANCE)
+    conn.execute(TABLES_ASIDE)
+    conn.execute(TABLES, (WHY,))
+    conn.execute(SOURCES_ASIDE)
+    conn.execute(SOURCES)
+    conn.execute(OUTBOXES)
+    conn.execute(SINKS)
+    for statement in FORGOTTEN:
+        conn.execute(statement)
+    row = conn.execute(HAS_SLOT).fetchone()
+    if row and row[0]:
+        conn.execute(SLOT)
     _cut_off(conn)
     _find_roles(conn)
 
@@ -143,5 +155,3 @@ def _find_roles(conn: Connection) -> None:
                 log.warning("pipeline %s is disabled: its owner is not here", name)
         otherwise = "current_user::regrole::oid"
         conn.execute(ROLES.format(table=table, column=column, noted=noted, otherwise=otherwise).encode())
-
-

@@ -61,7 +61,8 @@ SELECT (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.ex
 """
 _EVENT_TRIGGERS = "SELECT count(*) FROM pg_event_trigger WHERE evtname LIKE 'pgtrickle%'"
 _WRAPPER = """
-SELECT has_foreign_data_wrapper_privilege(oid, 'USAGE') FROM pg_foreign_data_wrapper WHERE fdwname = 'ducklake'
+SELECT bool_or(has_foreign_data_wrapper_privilege(oid, 'USAGE')) FROM pg_foreign_data_wrapper
+WHERE fdwname IN ('ducklake', 'dblink_fdw')
 """
 # Owners of ordinary tables of users whose rights the role does not have; from 16 on membership alone may not be enough.
 _OWNERS = """
@@ -173,10 +174,8 @@ def _lakes(conn: Connection, role: _Role) -> Finding:
     row = conn.execute(_WRAPPER).fetchone()
     if role.superuser or (row is not None and row[0]):
         return Finding(what=what, verdict=Verdict.YES)
-    create = () if row is not None else ("CREATE FOREIGN DATA WRAPPER ducklake;",)
-    grant = f"GRANT USAGE ON FOREIGN DATA WRAPPER ducklake TO {quote(role.name)};"
-    why = "Names of lake tables need a foreign-data wrapper. Publishing to lakes works without."
-    return Finding(what=what, verdict=Verdict.LESS, why=why, statements=(*create, grant))
+    why = "Without a foreign-data wrapper of the role's their names are ordinary tables, which stay empty."
+    return Finding(what=what, verdict=Verdict.YES, why=why)
 
 
 def _sources(conn: Connection, role: _Role) -> Iterator[Finding]:

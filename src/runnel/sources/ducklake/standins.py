@@ -246,9 +246,7 @@ def _make_way(conn: Connection, lake: Lake, known: Mapping[int, Known], wanted: 
         conn.execute("SELECT set_config('pgtrickle.internal', 'off', true)")
 
 
-def _bring_table_in_step(
-    conn: Connection, lake: Lake, table: LakeTable, known: Known | None, *, foreign: bool
-) -> None:
+def _bring_table_in_step(conn: Connection, lake: Lake, table: LakeTable, known: Known | None, *, foreign: bool) -> None:
     name = standin_name(lake.name, table.schema, table.name)
     columns = wanted_columns(table)
     if known is None or known.name is None:
@@ -313,9 +311,7 @@ def _comment(lake: Lake, table: LakeTable) -> str:
     return f"stands for table {table.schema}.{table.name} of lake {lake.name}; read by stream tables"
 
 
-def _left_behind(
-    conn: Connection, lake: Lake, table: LakeTable, name: Name, columns: Sequence[Wanted]
-) -> int | None:
+def _left_behind(conn: Connection, lake: Lake, table: LakeTable, name: Name, columns: Sequence[Wanted]) -> int | None:
     """The stand-in that a dump has brought, while the catalog's row about it was of another database.
 
     It is known by its comment. Whoever refers to it still can, as long as its columns are those of the table.
@@ -363,7 +359,7 @@ def _alter(conn: Connection, known: Known, name: Name, columns: Sequence[Wanted]
 
 
 def _has_server(conn: Connection) -> bool:
-    """Whether there is a foreign server whose wrapper has no handler: our own, or where we may not make one, dblink's."""
+    """Whether there is a foreign server whose wrapper has no handler: ours, or where we may not make one, dblink's."""
     if conn.execute("SELECT FROM pg_foreign_server WHERE srvname = %s", (SERVER,)).fetchone() is not None:
         return True
     wrapper = WRAPPER
