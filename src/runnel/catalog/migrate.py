@@ -52,6 +52,7 @@ SELECT set_config(name, value, true) FROM (VALUES ('log_statement', 'none'), ('l
 WHERE has_parameter_privilege(current_user, name, 'SET')
 """
 HAS_DBLINK = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'dblink')"
+OFFERS_DBLINK = "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'dblink')"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +218,11 @@ def _install_dblink(conn: psycopg.Connection[Any]) -> None:
             conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
             conn.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS dblink SCHEMA {}").format(schema))
     except psycopg.Error as error:
+        row = conn.execute(OFFERS_DBLINK).fetchone()
+        until = " until an administrator runs: CREATE EXTENSION dblink" if row and row[0] else ""
         log.warning(
             "the dblink extension could not be installed (%s); SQL functions hand requests over at COMMIT "
-            "(pgtrickle.wait) until an administrator runs: CREATE EXTENSION dblink",
+            "(pgtrickle.wait)%s",
             error.diag.message_primary or error,
+            until,
         )
