@@ -194,6 +194,12 @@ def test_sql_functions_of_an_ordinary_role(managed: Guarded, spark: SparkSession
         _waited(analyst, create, QUERY)
         owner.execute("INSERT INTO app.orders VALUES (1000, 1, 7)")
         _waited(analyst, "SELECT pgtrickle.refresh_stream_table('reports.sums')")
+        # Without an eye for notices: the newest request of one's role.
+        owner.execute("INSERT INTO app.orders VALUES (1001, 2, 7)")
+        analyst.execute("SELECT pgtrickle.refresh_stream_table('reports.sums')")
+        assert analyst.execute("SELECT pgtrickle.wait() ->> 'changed'").fetchone() == ("true",)
+        with pytest.raises(psycopg.errors.UndefinedObject, match="app_owner has handed no request over"):
+            owner.execute("SELECT pgtrickle.wait()")
         right = analyst.execute(f"SELECT * FROM reports.sums EXCEPT ALL ({QUERY})".encode()).fetchall()
         assert right == []
         with pytest.raises(psycopg.Error, match='"reports.sums" already exists') as refused:
