@@ -160,6 +160,12 @@ def test_copies_of_files_are_no_dumps(dumped: str, copied: str, server: Embedded
         db.execute("VACUUM (FULL, FREEZE) pgtrickle.pgt_settings")
         assert not origin.is_loaded(db)
         origin.mark_first(db)
+        origin.note_roles(db)
+        written = db.execute("SELECT xmin FROM pgtrickle.pgt_settings WHERE key = 'roles'").fetchone()
+        with db.transaction():
+            origin.note_roles(db)
+            assert db.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,), "nothing was new"
+        assert db.execute("SELECT xmin FROM pgtrickle.pgt_settings WHERE key = 'roles'").fetchone() == written
     with psycopg.connect(server.dsn, autocommit=True) as admin:
         admin.execute("DROP DATABASE dump_copy")
         admin.execute("CREATE DATABASE dump_copy TEMPLATE dump_source")

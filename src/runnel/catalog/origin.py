@@ -33,11 +33,14 @@ ROLE_COLUMNS = (
     ("tide.relay_inbox_config", "owner"),
 )
 _MENTIONED = " UNION ".join(f"SELECT {column} FROM {table}" for table, column in ROLE_COLUMNS)  # noqa: S608
+# Writes nothing, not even a lock, while nothing has changed: the engine asks every few seconds.
 NOTE_ROLES = f"""
+WITH noted AS (SELECT coalesce(jsonb_object_agg(r.oid::text, r.rolname), '{{}}')::text AS names
+               FROM pg_roles r WHERE r.oid IN ({_MENTIONED}))
 INSERT INTO pgtrickle.pgt_settings (key, value)
-SELECT 'roles', coalesce(jsonb_object_agg(r.oid::text, r.rolname), '{{}}')::text
-FROM pg_roles r WHERE r.oid IN ({_MENTIONED})
-ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE pgt_settings.value IS DISTINCT FROM excluded.value
+SELECT 'roles', n.names FROM noted n
+WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_settings s WHERE s.key = 'roles' AND s.value = n.names)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value
 """  # noqa: S608  (made of constants)
 
 
