@@ -8,6 +8,7 @@ rows, as after any change under its query. What could reach the place where the 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -37,11 +38,6 @@ WHERE NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnam
                   WHERE n.nspname = s.pgt_schema AND c.relname = s.pgt_name AND c.relkind IN ('r', 'p'))
 RETURNING format('%I.%I', pgt_schema, pgt_name), original_query
 """
-PROVENANCE = """
-UPDATE pgtrickle.pgt_ducklake_provenance p SET stream_table_oid = c.oid
-FROM pgtrickle.pgt_stream_tables s, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = s.pgt_schema AND c.relname = s.pgt_name AND p.stream_table_oid = s.pgt_relid
-"""
 # In two steps: a table's new number may be another one's old number.
 TABLES_ASIDE = "UPDATE pgtrickle.pgt_stream_tables SET pgt_relid = (4294967295 - pgt_id)::oid"
 TABLES = """
@@ -61,14 +57,9 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE d.source_nam
 OUTBOXES = """
 UPDATE tide.tide_outbox_config o SET relid = s.pgt_relid FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = o.pgt_id
 """
-# The lake's rows are compared with the table's before anything is added or removed by their places.
-SINKS = "UPDATE pgtrickle.pgt_sinks SET row_count = NULL, map_start = NULL, map_storage = NULL WHERE mode = 'merge'"
 FORGOTTEN = (
     "DELETE FROM pgtrickle.pgt_change_tracking",
     "DELETE FROM pgtrickle.pgt_objects",
-    "DELETE FROM pgtrickle.pgt_lake_tables",
-    # Files that were being written there; whose they are is not known here.
-    "DELETE FROM pgtrickle.pgt_lake_uploads",
     "DELETE FROM pgtrickle.pgt_work",
     "DELETE FROM tide.relay_claims",
 )
@@ -76,7 +67,6 @@ FORGOTTEN = (
 SLOT = "DELETE FROM pgtrickle.pgt_wal"
 HAS_SLOT = "SELECT to_regclass('pgtrickle.pgt_wal') IS NOT NULL"
 LOOPBACK = "DELETE FROM pgtrickle.pgt_settings WHERE key = 'loopback' RETURNING key"
-RESTING = "UPDATE pgtrickle.pgt_lakes SET maintain_every = NULL WHERE maintain_every IS NOT NULL RETURNING name"
 _NOTED = """
 SELECT r.oid FROM pgtrickle.pgt_settings o, jsonb_each_text(o.value::jsonb) j JOIN pg_roles r ON r.rolname = j.value
 WHERE o.key = 'roles' AND j.key = t.{column}::text
@@ -91,8 +81,12 @@ UPDATE {table} t SET enabled = false WHERE NOT EXISTS ({noted}) RETURNING name
 ROLES = "UPDATE {table} t SET {column} = coalesce(({noted}), {otherwise})"
 
 
-def take_over(conn: Connection) -> bool:
-    """Make the catalog one of this database, if it was loaded from a dump; whether it was. Call it in autocommit."""
+def take_over(conn: Connection, others: Callable[[Connection], None]) -> bool:
+    """Make the catalog one of this database, if it was loaded from a dump; whether it was. Call it in autocommit.
+
+    `others` does the same to what kinds of sources and sinks keep, in the same transaction, while relations still have
+    their old numbers.
+    """
     if not origin.is_loaded(conn):
         return False
     log.warning("%s: its stream tables are compiled anew, and their rows are compared", WHY)
@@ -100,6 +94,7 @@ def take_over(conn: Connection) -> bool:
         with conn.transaction():
             conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
             conn.execute("SELECT set_config('pgtrickle.internal', 'on', true)")
+            others(conn)
             _take_over(conn)
             origin.mark(conn)
     except psycopg.errors.LockNotAvailable:
@@ -116,13 +111,11 @@ def _take_over(conn: Connection) -> None:
         conn.execute(str(statement).encode())
     for name, query in conn.execute(GONE).fetchall():
         log.warning("stream table %s is not in the dump and was forgotten; its query was: %s", name, query)
-    conn.execute(PROVENANCE)
     conn.execute(TABLES_ASIDE)
     conn.execute(TABLES, (WHY,))
     conn.execute(SOURCES_ASIDE)
     conn.execute(SOURCES)
     conn.execute(OUTBOXES)
-    conn.execute(SINKS)
     for statement in FORGOTTEN:
         conn.execute(statement)
     row = conn.execute(HAS_SLOT).fetchone()
@@ -135,13 +128,6 @@ def _take_over(conn: Connection) -> None:
 def _cut_off(conn: Connection) -> None:
     if conn.execute(LOOPBACK).fetchone() is not None:
         log.warning("the stored loopback was removed, since it may lead to another server: runnel init --loopback")
-    for (lake,) in conn.execute(RESTING).fetchall():
-        log.warning(
-            "lake %s is not maintained any more, since another database may use its files. If none does: "
-            "runnel lake set %s maintain_every '1 hour'",
-            lake,
-            lake,
-        )
 
 
 def _find_roles(conn: Connection) -> None:

@@ -204,7 +204,7 @@ class Engine:
         row = desk.control.execute("SELECT current_user").fetchone()
         assert row is not None
         desk.role = str(row[0])
-        if not take_over(desk.control):
+        if not take_over(desk.control, self._restored):
             origin.mark_first(desk.control)
         origin.note_roles(desk.control)
         calls.abandon_requests(desk.control)
@@ -214,6 +214,10 @@ class Engine:
         desk.reload()
         self._attention.look_around()
         self._connected = True
+
+    def _restored(self, conn: psycopg.Connection[Any]) -> None:
+        for service in self._services:
+            service.restored(conn)
 
     def _claim(self) -> None:
         listen, host, version = self._desk.listen, socket.gethostname(), package_version()
