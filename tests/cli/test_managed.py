@@ -129,8 +129,7 @@ def test_what_is_printed_is_enough(run: Run, managed: Guarded) -> None:
         assert conn.execute("SELECT extname FROM pg_extension").fetchall() == [("plpgsql",)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tasks", [False, True], ids=["small", "by tasks"])
+@pytest.mark.parametrize("tasks", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["small", "by tasks"])
 def test_everything_but_event_triggers_works(
     managed: Guarded, files: str, spark: SparkSession, tasks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
