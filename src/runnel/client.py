@@ -10,13 +10,14 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, LiteralString, Self
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import dict_row
+from psycopg.rows import dict_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from runnel.answers import (
@@ -58,6 +59,10 @@ __all__ = [
 
 _LOOK_SECONDS = 0.4
 _HANDED_OVER = "01RW1"
+# The server notices soon when this process is gone, and the engine stops what it was asked to do.
+_NOTICE_GONE: LiteralString = (
+    "SELECT set_config('client_connection_check_interval', '2s', {}) WHERE version() ~ 'linux'"
+)
 
 Row = dict[str, Any]
 Query = LiteralString | sql.SQL | sql.Composed
@@ -72,6 +77,9 @@ class Client:
         self._opened: psycopg.Connection[Row] | None = None
         self._handed_over: list[str] = []
         """The request that the last call has left with the engine, where the server cannot connect to itself."""
+        self._pooled = False
+        self._pid: int | None = None
+        """The server's process that does the present call."""
 
     def __enter__(self) -> Self:
         return self
@@ -348,8 +356,9 @@ class Client:
         oid = self._oid(name)
         (found,) = self._rows(_NAME, {"oid": oid})
         full = f"{quote(found['schema'])}.{quote(found['name'])}"
+        make = partial(self._call, "attach_outbox", {"name": full}) if attach else None
         with _as_runnel_errors(self.dsn), self._beside() as conn:
-            yield from subscription(conn, oid, full, after, seconds, attach=attach)
+            yield from subscription(conn, oid, full, after, seconds, attach=make, hears=not _is_pooled(conn))
 
     def _oid(self, name: str) -> int:
         found = self._rows(_RELATION, {"name": name})
@@ -360,8 +369,10 @@ class Client:
     @contextlib.contextmanager
     def _beside(self) -> Iterator[psycopg.Connection[Any]]:
         """A connection of its own, for what takes long or waits."""
-        with _as_runnel_errors(self.dsn), psycopg.connect(self.dsn, autocommit=True) as conn:
-            conn.execute("SET default_transaction_read_only = off")
+        with _as_runnel_errors(self.dsn), psycopg.connect(self.dsn, autocommit=True, prepare_threshold=None) as conn:
+            conn.read_only = False
+            if not _is_pooled(conn):
+                conn.execute("SET default_transaction_read_only = off")
             yield conn
 
     @contextlib.contextmanager
@@ -370,13 +381,14 @@ class Client:
 
         Another thread calls the function, on a connection of its own.
         """
-        pid, ended = self._connection().info.backend_pid, threading.Event()
+        self._connection()
+        ended = threading.Event()
 
         def look() -> None:
             with contextlib.suppress(RunnelError), connect(self.dsn) as beside:
                 while not ended.wait(_LOOK_SECONDS):
                     for each in beside.progress():
-                        if each.caller_pid == pid:
+                        if each.caller_pid == self._pid:
                             on_progress(each)
 
         thread = threading.Thread(target=look, name="progress", daemon=True)
@@ -390,26 +402,45 @@ class Client:
     def _rows(self, query: Query, parameters: Mapping[str, Any] | None = None, *, waits: bool = True) -> list[Row]:
         with _as_runnel_errors(self.dsn):
             self._handed_over.clear()
-            cursor = self._connection().execute(query, parameters)
+            with self._turn() as conn:
+                cursor = conn.execute(query, parameters)
             if waits and self._handed_over:
                 # The same function again, which now waits for that request and gives its answer.
                 resume = "SELECT set_config('pgtrickle.resume', %s, true)"
-                with self._connection().transaction():
-                    self._connection().execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-                    self._connection().execute(resume, (self._handed_over[0],))
-                    cursor = self._connection().execute(query, parameters)
+                with self._turn() as conn, conn.transaction():
+                    if not self._pooled:
+                        conn.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                    conn.execute(resume, (self._handed_over[0],))
+                    cursor = conn.execute(query, parameters)
             return cursor.fetchall() if cursor.description else []
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[psycopg.Connection[Row]]:
+        """The connection for one call. Behind a pooler that is a transaction: what it sets is gone with it."""
+        conn = self._connection()
+        if not self._pooled:
+            yield conn
+            return
+        with conn.transaction():
+            row = conn.execute("SELECT pg_backend_pid() AS pid").fetchone()
+            self._pid = row["pid"] if row else None
+            conn.execute(_NOTICE_GONE.format("true"))
+            yield conn
 
     def _connection(self) -> psycopg.Connection[Row]:
         if self._opened is None or self._opened.closed:
-            self._opened = psycopg.Connection[Row].connect(self.dsn, autocommit=True, row_factory=dict_row)
+            conn = psycopg.Connection[Row].connect(self.dsn, autocommit=True, row_factory=dict_row)
+            self._pooled, self._pid = _is_pooled(conn), conn.info.backend_pid
             # Servers and roles may make read-only the default; a call hands something over, which counts as a write.
-            self._opened.execute("SET default_transaction_read_only = off")
-            # The server notices soon when this process is gone, and the engine stops what it was asked to do.
-            self._opened.execute(
-                "SELECT set_config('client_connection_check_interval', '2s', false) WHERE version() ~ 'linux'"
-            )
-            self._opened.add_notice_handler(self._pass_notice)
+            if self._pooled:
+                conn.prepare_threshold = None
+                conn.read_only = False
+                conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            else:
+                conn.execute("SET default_transaction_read_only = off")
+                conn.execute(_NOTICE_GONE.format("false"))
+            conn.add_notice_handler(self._pass_notice)
+            self._opened = conn
         return self._opened
 
     def _pass_notice(self, said: psycopg.errors.Diagnostic) -> None:
@@ -419,6 +450,17 @@ class Client:
             return
         if self._on_notice is not None and said.message_primary:
             self._on_notice(said.message_primary)
+
+
+def _is_pooled(conn: psycopg.Connection[Any]) -> bool:
+    """Whether something between us and the server hands out its sessions, to others too.
+
+    A pooler such as PgBouncer gives every client a number of its own. In its transaction mode a setting would stay
+    with a session that somebody else gets next, and a prepared statement would be missing in the next one.
+    """
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        row = cursor.execute("SELECT pg_backend_pid()").fetchone()
+    return row is not None and row[0] != conn.info.backend_pid
 
 
 def connect(dsn: str, *, on_notice: Callable[[str], None] | None = None) -> Client:

@@ -172,6 +172,12 @@ _CAUSES = (
         "Is the server running? Name its host and port in the DSN, or start the embedded server with `runnel up`.",
     ),
     (
+        r"unsupported startup parameter",
+        "A connection pooler stands before PostgreSQL {where}.",
+        "Name the server itself: the engine, the relay and `runnel init` need sessions of their own. "
+        "Clients (`runnel create`, `runnel status` .., Python) may go through the pooler.",
+    ),
+    (
         r"timeout expired|timed out",
         "PostgreSQL {where} does not answer in time.",
         "Check host and port, and the firewall on the way to it.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,11 @@ Row = Mapping[str, Any]
 CHANNEL = "tide_outbox_new"
 LONGEST_SLEEP = 5.0
 """Somebody else may have given the newest messages their numbers, without a word."""
+DEAF_SLEEP = 0.5
+"""Behind a connection pooler nothing is heard."""
 AT_ONCE = 100
 
 FIND = "SELECT outbox_name, last_offset FROM tide.tide_outbox_config WHERE relid = %s::oid"
-ATTACH = "SELECT pgtrickle.attach_outbox(%s)"
 NUMBER = "SELECT tide._number(%s)"
 LAST = "SELECT last_offset FROM tide.tide_outbox_config WHERE outbox_name = %s"
 OLDEST = 'SELECT min("offset") FROM tide.tide_outbox_messages WHERE outbox_name = %s'
@@ -52,18 +53,28 @@ class Delta:
 
 
 def subscription(
-    conn: Connection, oid: int, name: str, after: int | None, seconds: float | None, *, attach: bool
+    conn: Connection,
+    oid: int,
+    name: str,
+    after: int | None,
+    seconds: float | None,
+    *,
+    attach: Callable[[], None] | None,
+    hears: bool,
 ) -> Iterator[Delta]:
     """Deltas after a version, as they come; without one, those that come from now on. Ends after so many seconds
-    without any, if that is said."""
-    outbox = _outbox(conn, oid, name, attach=attach)
-    conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
-    conn.execute(NUMBER, (outbox,))
+    without any, if that is said. `attach` makes the outbox if there is none. A session that others get next `hears`
+    nothing and must not listen: it looks."""
+    outbox = _outbox(conn, oid, name, attach)
+    if hears:
+        conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
+    longest = LONGEST_SLEEP if hears else DEAF_SLEEP
+    _number(conn, outbox)
     place = _last(conn, outbox) if after is None else after
     _check_kept(conn, outbox, place)
     heard = time.monotonic()
     while True:
-        conn.execute(NUMBER, (outbox,))
+        _number(conn, outbox)
         found = conn.execute(READ, {"outbox": outbox, "after": place, "limit": AT_ONCE}).fetchall()
         if found and found[0][0] != place + 1:
             _check_kept(conn, outbox, place)
@@ -73,10 +84,10 @@ def subscription(
         if found:
             heard = time.monotonic()
             continue
-        left = LONGEST_SLEEP if seconds is None else heard + seconds - time.monotonic()
+        left = longest if seconds is None else heard + seconds - time.monotonic()
         if left <= 0:
             return
-        for _ in conn.notifies(timeout=min(left, LONGEST_SLEEP), stop_after=1):
+        for _ in conn.notifies(timeout=min(left, longest), stop_after=1):
             pass
 
 
@@ -93,15 +104,21 @@ def _delta(version: int, name: str, payload: Row) -> Delta:
     )
 
 
-def _outbox(conn: Connection, oid: int, name: str, *, attach: bool) -> str:
+def _number(conn: Connection, outbox: str) -> None:
+    """Give new messages their places; in a transaction, which says itself that it writes."""
+    with conn.transaction():
+        conn.execute(NUMBER, (outbox,))
+
+
+def _outbox(conn: Connection, oid: int, name: str, attach: Callable[[], None] | None) -> str:
     found = conn.execute(FIND, (oid,)).fetchone()
     if found is None:
-        if not attach:
+        if attach is None:
             raise UserError(
                 f"{name} has no outbox, from which its changes come.",
                 hint=f"SELECT pgtrickle.attach_outbox('{name}'), as its owner.",
             )
-        conn.execute(ATTACH, (name,))
+        attach()
         found = conn.execute(FIND, (oid,)).fetchone()
         assert found is not None
     return str(found[0])

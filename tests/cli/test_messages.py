@@ -14,8 +14,9 @@ from psycopg.conninfo import make_conninfo
 
 from runnel.catalog import loopback
 from runnel.catalog.migrate import migrate
-from tests.cli.conftest import PASSWORD, Locked, Run
+from tests.cli.conftest import Locked, Run
 from tests.conftest import running_engine
+from tests.guarded import PASSWORD
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

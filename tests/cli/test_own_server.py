@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.cli.conftest import PASSWORD, Locked, Run
+from tests.cli.conftest import Locked, Run
+from tests.guarded import PASSWORD
 from tests.versions import needs
 
 CREATE = "CREATE EXTENSION pg_trickle"

@@ -15,7 +15,8 @@ from psycopg.conninfo import make_conninfo
 from runnel.dsn import connection_failure, masked, readable, without_password, without_secrets
 from runnel.errors import UserError
 from runnel.server.embedded import EmbeddedServer
-from tests.cli.conftest import PASSWORD, Locked, Run, Stack
+from tests.cli.conftest import Locked, Run, Stack
+from tests.guarded import PASSWORD
 from tests.versions import VERSION
 
 CREATE = "SELECT pgtrickle.create_stream_table('one', 'SELECT 1 AS one')"

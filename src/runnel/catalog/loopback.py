@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from runnel.catalog.migrate import SET_SETTING
+from runnel.catalog.migrate import OFFERS_DBLINK, SET_SETTING
 from runnel.dsn import readable, without_password, without_secrets
 from runnel.errors import TransientError
 
@@ -16,8 +16,8 @@ TRY = "SELECT pgtrickle._try_loopback()"
 SOCKETS = "SELECT pg_catalog.current_setting('unix_socket_directories', true)"
 MAY_READ_SETTINGS = "SELECT pg_catalog.pg_has_role(current_user, 'pg_read_all_settings', 'USAGE')"
 
-UNTIL_THEN = (
-    "Until then each call tells the number of a request, which goes to the engine when the caller commits; then\n"
+HANDED_OVER = (
+    "Each call tells the number of a request, which goes to the engine when the caller commits; then\n"
     "SELECT pgtrickle.wait(number) gives the answer. The command line and the Python client do this by themselves."
 )
 
@@ -30,7 +30,12 @@ def find_problem(conn: psycopg.Connection[Any], dsn: str) -> TransientError | No
         # Only the owner of the functions can tell; others meet the problem, if there is one, at their first call.
         return None
     assert row is not None
-    return None if row[0] is None else _told(row[0], dsn, _socket(conn))
+    if row[0] is None:
+        return None
+    if row[0]["kind"] == "dblink":
+        offered = conn.execute(OFFERS_DBLINK).fetchone()
+        return _without_dblink(row[0]["database"], offered=bool(offered and offered[0]))
+    return _told(row[0], dsn, _socket(conn))
 
 
 def store(conn: psycopg.Connection[Any], dsn: str, loopback: str) -> None:
@@ -43,14 +48,21 @@ def store(conn: psycopg.Connection[Any], dsn: str, loopback: str) -> None:
             raise problem
 
 
+def _without_dblink(database: str, *, offered: bool) -> TransientError:
+    if not offered:
+        return TransientError(
+            "SQL functions cannot wait for the engine: this server does not offer the extension dblink.",
+            hint=f"They work in another way. {HANDED_OVER}",
+        )
+    return TransientError(
+        "SQL functions cannot reach the engine: the extension dblink is not installed.",
+        hint=f"As an administrator run in database {database}: CREATE EXTENSION dblink;\nUntil then e{HANDED_OVER[1:]}",
+    )
+
+
 def _told(said: Mapping[str, Any], dsn: str, socket: str | None) -> TransientError:
     role, detail = said["role"], without_secrets(str(said.get("detail") or ""))
     match said["kind"]:
-        case "dblink":
-            return TransientError(
-                "SQL functions cannot reach the engine: the extension dblink is not installed.",
-                hint=f"As an administrator run in database {said['database']}: CREATE EXTENSION dblink;\n{UNTIL_THEN}",
-            )
         case "elsewhere":
             why = "the stored loopback connects to another server"
         case "rights":
@@ -66,7 +78,7 @@ def _told(said: Mapping[str, Any], dsn: str, socket: str | None) -> TransientErr
         hint="Store a connection string that works on the server's own machine, for instance:\n"
         f"  runnel init --dsn '{target}' --loopback \"{place}\" --loopback-password\n"
         "or let the server in without a password by a line in its pg_hba.conf (only for a superuser).\n"
-        f"{UNTIL_THEN}",
+        f"Until then e{HANDED_OVER[1:]}",
     )
 
 

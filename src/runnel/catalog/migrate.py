@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, resources
 from typing import Any
@@ -50,6 +52,7 @@ SELECT set_config(name, value, true) FROM (VALUES ('log_statement', 'none'), ('l
 WHERE has_parameter_privilege(current_user, name, 'SET')
 """
 HAS_DBLINK = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'dblink')"
+OFFERS_DBLINK = "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'dblink')"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,8 @@ def check_server(conn: psycopg.Connection[Any]) -> None:
 def _migrate(conn: psycopg.Connection[Any], loopback: str | None, version: str) -> list[int]:
     check_server(conn)
     known = migrations()
-    done = _applied(conn)
+    with _allowed(conn):
+        done = _applied(conn)
     newest = known[-1].version
     if done and max(done) > newest:
         raise UserError(
@@ -126,13 +130,28 @@ def _migrate(conn: psycopg.Connection[Any], loopback: str | None, version: str) 
             hint="upgrade this installation of Runnel",
         )
     _install_dblink(conn)
-    fresh = [step.version for step in known if step.version not in done and _apply(conn, step)]
+    with _allowed(conn):
+        fresh = [step.version for step in known if step.version not in done and _apply(conn, step)]
     with conn.transaction():
         conn.execute(SET_SETTING, ("version", version))
         if loopback is not None:
             conn.execute(UNLOGGED)
             conn.execute(SET_SETTING, ("loopback", loopback))
     return fresh
+
+
+@contextmanager
+def _allowed(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    """Tell a role that may not install what to do about it."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise UserError(
+            f'role "{conn.info.user}" may not install Runnel in database "{conn.info.dbname}": '
+            f"{error.diag.message_primary or error}",
+            hint="runnel init --check prints what is missing, and the statements that an administrator has to run.",
+            sqlstate="42501",
+        ) from None
 
 
 def _apply(conn: psycopg.Connection[Any], step: Migration) -> bool:
@@ -199,8 +218,11 @@ def _install_dblink(conn: psycopg.Connection[Any]) -> None:
             conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
             conn.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS dblink SCHEMA {}").format(schema))
     except psycopg.Error as error:
+        row = conn.execute(OFFERS_DBLINK).fetchone()
+        until = " until an administrator runs: CREATE EXTENSION dblink" if row and row[0] else ""
         log.warning(
-            "the dblink extension could not be installed (%s); SQL functions that call the engine will not "
-            "work until an administrator runs: CREATE EXTENSION dblink",
+            "the dblink extension could not be installed (%s); SQL functions hand requests over at COMMIT "
+            "(pgtrickle.wait)%s",
             error.diag.message_primary or error,
+            until,
         )

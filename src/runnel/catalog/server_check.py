@@ -61,7 +61,15 @@ SELECT (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.ex
 """
 _EVENT_TRIGGERS = "SELECT count(*) FROM pg_event_trigger WHERE evtname LIKE 'pgtrickle%'"
 _WRAPPER = """
-SELECT has_foreign_data_wrapper_privilege(oid, 'USAGE') FROM pg_foreign_data_wrapper WHERE fdwname = 'ducklake'
+SELECT bool_or(has_foreign_data_wrapper_privilege(oid, 'USAGE')) FROM pg_foreign_data_wrapper
+WHERE fdwname IN ('ducklake', 'dblink_fdw')
+"""
+# Who made the role administers it, and is not meant.
+_MEMBERS = """
+SELECT r.rolname FROM pg_roles r
+WHERE r.rolname <> 'pgtrickle_user' AND NOT r.rolsuper AND pg_has_role(r.oid, 'pgtrickle_user', 'USAGE')
+  AND NOT (pg_has_role(r.oid, 'USAGE') AND pg_has_role(r.oid, {kind}))
+ORDER BY 1
 """
 # Owners of ordinary tables of users whose rights the role does not have; from 16 on membership alone may not be enough.
 _OWNERS = """
@@ -125,7 +133,12 @@ def _temporary(conn: Connection, role: _Role) -> Finding:
 def _users(conn: Connection, role: _Role) -> Finding:
     what = "Stream tables of other roles"
     if conn.execute("SELECT 1 FROM pg_roles WHERE rolname = 'pgtrickle_user'").fetchone():
-        return Finding(what=what, verdict=Verdict.YES, why="Members of pgtrickle_user may create them.")
+        members = conn.execute(sql.SQL(_MEMBERS).format(kind=_taking_on(conn))).fetchall()
+        if not members:
+            return Finding(what=what, verdict=Verdict.YES, why="Members of pgtrickle_user may create them.")
+        why = "Members of pgtrickle_user may create them, if the engine's role has their rights."
+        statements = tuple(_grant_role(name, role) for (name,) in members)
+        return Finding(what=what, verdict=Verdict.LESS, why=why, statements=statements)
     if role.superuser or role.creates_roles:
         return Finding(what=what, verdict=Verdict.YES, why="The role pgtrickle_user can be created.")
     return Finding(
@@ -173,16 +186,13 @@ def _lakes(conn: Connection, role: _Role) -> Finding:
     row = conn.execute(_WRAPPER).fetchone()
     if role.superuser or (row is not None and row[0]):
         return Finding(what=what, verdict=Verdict.YES)
-    create = () if row is not None else ("CREATE FOREIGN DATA WRAPPER ducklake;",)
-    grant = f"GRANT USAGE ON FOREIGN DATA WRAPPER ducklake TO {quote(role.name)};"
-    why = "Names of lake tables need a foreign-data wrapper. Publishing to lakes works without."
-    return Finding(what=what, verdict=Verdict.LESS, why=why, statements=(*create, grant))
+    why = "Without a foreign-data wrapper of the role's their names are ordinary tables, which stay empty."
+    return Finding(what=what, verdict=Verdict.YES, why=why)
 
 
 def _sources(conn: Connection, role: _Role) -> Iterator[Finding]:
     what = "Tables as sources"
-    kind = "SET" if version_of(conn.info.server_version).major >= 16 else "MEMBER"
-    others = conn.execute(sql.SQL(_OWNERS).format(kind=sql.Literal(kind))).fetchall()
+    others = conn.execute(sql.SQL(_OWNERS).format(kind=_taking_on(conn))).fetchall()
     if not others:
         yield Finding(what=what, verdict=Verdict.YES, why="The role has the rights of every table's owner.")
     for owner, superuser, tables in others:
@@ -193,6 +203,11 @@ def _sources(conn: Connection, role: _Role) -> Iterator[Finding]:
             yield Finding(what=what, verdict=Verdict.LESS, why=why)
         else:
             yield Finding(what=what, verdict=Verdict.LESS, why=why, statements=(_grant_role(owner, role),))
+
+
+def _taking_on(conn: Connection) -> sql.Literal:
+    """The privilege to take on another role; before 16 every member had it."""
+    return sql.Literal("SET" if version_of(conn.info.server_version).major >= 16 else "MEMBER")
 
 
 def _grant_role(owner: str, role: _Role) -> str:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from runnel.catalog import claim, loopback
+from runnel.catalog import claim, loopback, origin
 from runnel.catalog import requests as calls
 from runnel.catalog.lost import ended, first_line, is_lost
 from runnel.catalog.migrate import SET_SETTING, migrate, package_version
+from runnel.catalog.restored import take_over
 from runnel.catalog.sessions import connect
 from runnel.engine.application import Application
 from runnel.engine.attention import Attention
@@ -203,6 +204,9 @@ class Engine:
         row = desk.control.execute("SELECT current_user").fetchone()
         assert row is not None
         desk.role = str(row[0])
+        if not take_over(desk.control, self._restored):
+            origin.mark_first(desk.control)
+        origin.note_roles(desk.control)
         calls.abandon_requests(desk.control)
         release_captures(desk.control)
         release_sources(desk.control)
@@ -210,6 +214,10 @@ class Engine:
         desk.reload()
         self._attention.look_around()
         self._connected = True
+
+    def _restored(self, conn: psycopg.Connection[Any]) -> None:
+        for service in self._services:
+            service.restored(conn)
 
     def _claim(self) -> None:
         listen, host, version = self._desk.listen, socket.gethostname(), package_version()

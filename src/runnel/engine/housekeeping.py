@@ -15,6 +15,7 @@ import psycopg
 
 from runnel.catalog import store
 from runnel.catalog.lost import first_line, is_lost
+from runnel.catalog.origin import note_roles
 from runnel.catalog.requests import prune_requests
 from runnel.engine.around import Around
 from runnel.engine.registry import Registry
@@ -66,6 +67,8 @@ class Housekeeping:
             store.prune_history(conn, HISTORY_KEPT)
         with self.step("requests", conn):
             prune_requests(conn)
+        with self.step("roles", conn):
+            note_roles(conn)
 
 
 def repair_capture(conn: psycopg.Connection[Any], registry: Registry) -> set[int]:

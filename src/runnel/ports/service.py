@@ -27,6 +27,9 @@ class Service(Protocol):
     def prepare(self, conn: Connection) -> None:
         """At the start of an engine."""
 
+    def restored(self, conn: Connection) -> None:
+        """The catalog was loaded from a dump: what it says of relations, files and places is about another database."""
+
     def take(self, conn: Connection, request_id: int, args: Mapping[str, Any], role: str) -> None:
         """Take over a slow request; refuse it with an error if it may not be made."""
 

@@ -95,7 +95,7 @@ def export(folder: DirArgument, home: HomeOption = None, dsn: DsnOption = None) 
     from runnel.project.export import export as write
 
     target = resolve_dsn(home, dsn)
-    with reaching(target), psycopg.connect(target, autocommit=True) as conn:
+    with reaching(target), psycopg.connect(target, autocommit=True, prepare_threshold=None) as conn:
         made = write(conn, folder)
     done(f"{len(made)} files in {folder}.")
 
@@ -159,7 +159,7 @@ def _connected(project: Project, home: Path | None, dsn: str | None) -> Iterator
 
     chosen = dsn or (project.environment.dsn if home is None else None)
     target = resolve_dsn(home, chosen)
-    with reaching(target), psycopg.connect(target, autocommit=True) as conn:
+    with reaching(target), psycopg.connect(target, autocommit=True, prepare_threshold=None) as conn:
         yield conn
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runnel.lake.restored import forget_other_database
 from runnel.lake.upkeep.thread import Upkeep
 from runnel.ports.service import Answer, Connection, Service
 from runnel.sources.ducklake import attach
@@ -49,6 +50,10 @@ class Lakes(Service):
     def prepare(self, conn: Connection) -> None:
         """Let clients seal for the engine's key, and see to the default lake."""
         attach.prepare(conn, self._home, self._data_path)
+
+    def restored(self, conn: Connection) -> None:
+        """Trust nothing that is about files or stand-ins of another database."""
+        forget_other_database(conn)
 
     def take(self, conn: Connection, request_id: int, args: Mapping[str, Any], role: str) -> None:
         """Maintain a lake because somebody asked for it."""

@@ -4,6 +4,9 @@ A stand-in gives a lake table a name and typed columns in PostgreSQL, so that qu
 planned like any others. Nothing is read through it: its wrapper has no handler, and a SELECT says so. Columns are
 followed by their field ids, so a rename in the lake is a rename here, and the event triggers that watch DDL on
 sources see what happened.
+
+A wrapper takes a superuser. Where there is none to be had, a stand-in is an ordinary table that stays empty: a trigger
+refuses writes, and its comment says what it is.
 """
 
 from __future__ import annotations
@@ -36,12 +39,13 @@ Connection = psycopg.Connection[Any]
 SERVER = "pgtrickle_lakes"
 WRAPPER = "ducklake"
 TRIGGER = "pgtrickle_wake"
+GUARD = "pgtrickle_guard"
 LOCK_TIMEOUT = "3s"
 RETRY_SECONDS = 2.0
 _SYSTEM_COLUMNS = frozenset({"tableoid", "ctid", "xmin", "xmax", "cmin", "cmax"})
 
 KNOWN = """
-SELECT k.table_id, k.relid::int8, n.nspname, c.relname, k.columns
+SELECT k.table_id, k.relid::int8, n.nspname, c.relname, k.columns, c.relkind = 'f'
 FROM pgtrickle.pgt_lake_tables k LEFT JOIN pg_class c ON c.oid = k.relid
 LEFT JOIN pg_namespace n ON n.oid = c.relnamespace WHERE k.lake = %s
 """
@@ -50,6 +54,17 @@ INSERT INTO pgtrickle.pgt_lake_tables (relid, lake, table_id, lake_schema, lake_
 VALUES (%(relid)s, %(lake)s, %(table_id)s, %(schema)s, %(table)s, %(columns)s)
 ON CONFLICT (lake, table_id) DO UPDATE SET relid = excluded.relid, lake_schema = excluded.lake_schema,
     lake_table = excluded.lake_table, columns = excluded.columns
+"""
+LEFT_BEHIND = """
+SELECT c.oid::int8, CASE c.relkind WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'f') AND pg_has_role(c.relowner, 'USAGE')
+  AND obj_description(c.oid, 'pg_class') = %s
+"""
+COLUMNS_FIT = """
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod) = CASE WHEN t LIKE '%%(%%' THEN t ELSE t::regtype::text END
+FROM pg_attribute a LEFT JOIN unnest(%s::text[], %s::text[]) w (n, t) ON n = a.attname
+WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 # The values of a nested column look different once its type has changed, also those that nobody wrote.
 REBUILD = """
@@ -80,6 +95,12 @@ class Known:
     name: Name | None
     columns: Mapping[int, Mapping[str, Any]]
     """By field id: name, attnum and the lake's type."""
+    foreign: bool = True
+
+    @property
+    def noun(self) -> str:
+        """What PostgreSQL calls it in DDL."""
+        return "FOREIGN TABLE" if self.foreign else "TABLE"
 
 
 @dataclass
@@ -153,10 +174,10 @@ class Standins:
 def drop_standins(conn: Connection, lake: str) -> None:
     """Remove the stand-ins of a lake that is detached."""
     schemas = set()
-    for _, _, schema, table, _ in conn.execute(KNOWN, (lake,)).fetchall():
-        if table is not None:
-            schemas.add(str(schema))
-            conn.execute(f"DROP FOREIGN TABLE {Name(schema, table).sql()}".encode())
+    for known in _known(conn, lake).values():
+        if known.name is not None:
+            schemas.add(known.name.schema)
+            conn.execute(f"DROP {known.noun} {known.name.sql()}".encode())
     conn.execute("DELETE FROM pgtrickle.pgt_lake_tables WHERE lake = %s", (lake,))
     for schema in schemas - {"public"}:
         empty = "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = %s::regnamespace)"
@@ -169,8 +190,8 @@ def bring_in_step(conn: Connection, lake: Lake, tables: Sequence[LakeTable]) -> 
     """Make the stand-ins of a lake equal to its tables, in one transaction."""
     with conn.transaction():
         conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
-        _ensure_server(conn)
-        known = _known(conn, lake)
+        foreign = _has_server(conn)
+        known = _known(conn, lake.name)
         wanted = {t.id: t for t in tables}
         for table_id in known.keys() - wanted.keys():
             with _tolerant(conn, lake, f"table {table_id}"):
@@ -178,7 +199,7 @@ def bring_in_step(conn: Connection, lake: Lake, tables: Sequence[LakeTable]) -> 
         _make_way(conn, lake, known, wanted)
         for table_id, table in wanted.items():
             with _tolerant(conn, lake, f"table {table.schema}.{table.name}"):
-                _bring_table_in_step(conn, lake, table, known.get(table_id))
+                _bring_table_in_step(conn, lake, table, known.get(table_id), foreign=foreign)
 
 
 class _tolerant:  # noqa: N801  (used like a function)
@@ -199,17 +220,17 @@ class _tolerant:  # noqa: N801  (used like a function)
         return False
 
 
-def _known(conn: Connection, lake: Lake) -> dict[int, Known]:
+def _known(conn: Connection, lake: str) -> dict[int, Known]:
     found = {}
-    for table_id, relid, schema, name, columns in conn.execute(KNOWN, (lake.name,)).fetchall():
+    for table_id, relid, schema, name, columns, foreign in conn.execute(KNOWN, (lake,)).fetchall():
         by_id = {int(c["id"]): c for c in columns}
-        found[table_id] = Known(relid, None if name is None else Name(schema, name), by_id)
+        found[table_id] = Known(relid, None if name is None else Name(schema, name), by_id, foreign=bool(foreign))
     return found
 
 
 def _drop(conn: Connection, lake: Lake, table_id: int, known: Known) -> None:
     if known.name is not None:
-        conn.execute(f"DROP FOREIGN TABLE {known.name.sql()}".encode())
+        conn.execute(f"DROP {known.noun} {known.name.sql()}".encode())
     conn.execute("DELETE FROM pgtrickle.pgt_lake_tables WHERE lake = %s AND table_id = %s", (lake.name, table_id))
 
 
@@ -221,15 +242,17 @@ def _make_way(conn: Connection, lake: Lake, known: Mapping[int, Known], wanted: 
             continue
         conn.execute("SELECT set_config('pgtrickle.internal', 'on', true)")
         aside = quote(f"pgt_lake_{standin.relid}")
-        conn.execute(f"ALTER FOREIGN TABLE {standin.name.sql()} RENAME TO {aside}".encode())
+        conn.execute(f"ALTER {standin.noun} {standin.name.sql()} RENAME TO {aside}".encode())
         conn.execute("SELECT set_config('pgtrickle.internal', 'off', true)")
 
 
-def _bring_table_in_step(conn: Connection, lake: Lake, table: LakeTable, known: Known | None) -> None:
+def _bring_table_in_step(conn: Connection, lake: Lake, table: LakeTable, known: Known | None, *, foreign: bool) -> None:
     name = standin_name(lake.name, table.schema, table.name)
     columns = wanted_columns(table)
     if known is None or known.name is None:
-        relid = _create(conn, lake, table, name, columns)
+        relid = _left_behind(conn, lake, table, name, columns)
+        if relid is None:
+            relid = _create(conn, lake, table, name, columns, foreign=foreign)
     else:
         relid = known.relid
         unchanged = [(c["id"], c["name"], c["type"]) for c in known.columns.values()]
@@ -264,15 +287,45 @@ def wanted_columns(table: LakeTable) -> list[Wanted]:
     return list(found.values())
 
 
-def _create(conn: Connection, lake: Lake, table: LakeTable, name: Name, columns: Sequence[Wanted]) -> int:
+def _create(
+    conn: Connection, lake: Lake, table: LakeTable, name: Name, columns: Sequence[Wanted], *, foreign: bool
+) -> int:
     conn.execute(psql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(psql.Identifier(name.schema)))
     items = ", ".join(f"{quote(c.name)} {c.pg_type}" for c in columns)
-    conn.execute(f"CREATE FOREIGN TABLE {name.sql()} ({items}) SERVER {SERVER}".encode())
-    comment = psql.Literal(f"stands for table {table.schema}.{table.name} of lake {lake.name}; read by stream tables")
-    conn.execute(psql.SQL("COMMENT ON FOREIGN TABLE {} IS {}").format(psql.Identifier(name.schema, name.name), comment))
+    noun = "FOREIGN TABLE" if foreign else "TABLE"
+    conn.execute(f"CREATE {noun} {name.sql()} ({items}){f' SERVER {SERVER}' if foreign else ''}".encode())
+    if not foreign:
+        conn.execute(
+            f"CREATE TRIGGER {GUARD} BEFORE INSERT OR UPDATE OR DELETE ON {name.sql()} "
+            "FOR EACH STATEMENT EXECUTE FUNCTION pgtrickle._standin_guard()".encode()
+        )
+    comment = psql.Literal(_comment(lake, table))
+    place = psql.Identifier(name.schema, name.name)
+    conn.execute(psql.SQL("COMMENT ON {} {} IS {}").format(psql.SQL(noun), place, comment))
     row = conn.execute("SELECT %s::regclass::oid::int8", (name.sql(),)).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def _comment(lake: Lake, table: LakeTable) -> str:
+    return f"stands for table {table.schema}.{table.name} of lake {lake.name}; read by stream tables"
+
+
+def _left_behind(conn: Connection, lake: Lake, table: LakeTable, name: Name, columns: Sequence[Wanted]) -> int | None:
+    """The stand-in that a dump has brought, while the catalog's row about it was of another database.
+
+    It is known by its comment. Whoever refers to it still can, as long as its columns are those of the table.
+    """
+    row = conn.execute(LEFT_BEHIND, (name.schema, name.name, _comment(lake, table))).fetchone()
+    if row is None:
+        return None
+    relid, noun = row
+    names, types = [c.name for c in columns], [c.pg_type for c in columns]
+    own = conn.execute(COLUMNS_FIT, (names, types, relid)).fetchall()
+    if own == [(c.name, True) for c in columns]:
+        return int(relid)
+    conn.execute(f"DROP {noun} {name.sql()}".encode())
+    return None
 
 
 def _alter(conn: Connection, known: Known, name: Name, columns: Sequence[Wanted]) -> None:
@@ -282,7 +335,7 @@ def _alter(conn: Connection, known: Known, name: Name, columns: Sequence[Wanted]
     here = str(row[0])
     for column_id, old in known.columns.items():
         if column_id not in {c.id for c in columns}:
-            conn.execute(f"ALTER FOREIGN TABLE {here} DROP COLUMN {quote(old['name'])}".encode())
+            conn.execute(f"ALTER {known.noun} {here} DROP COLUMN {quote(old['name'])}".encode())
     kept = {c.id: c for c in columns if c.id in known.columns}
     moved = [c for c in kept.values() if known.columns[c.id]["name"] != c.name]
     taken = {known.columns[c.id]["name"] for c in kept.values()}
@@ -290,25 +343,25 @@ def _alter(conn: Connection, known: Known, name: Name, columns: Sequence[Wanted]
     for column in moved:
         if aside:
             former = quote(known.columns[column.id]["name"])
-            conn.execute(f"ALTER FOREIGN TABLE {here} RENAME COLUMN {former} TO {quote(f'pgt_{column.id}')}".encode())
+            conn.execute(f"ALTER {known.noun} {here} RENAME COLUMN {former} TO {quote(f'pgt_{column.id}')}".encode())
     for column in moved:
         former = quote(f"pgt_{column.id}" if aside else known.columns[column.id]["name"])
-        conn.execute(f"ALTER FOREIGN TABLE {here} RENAME COLUMN {former} TO {quote(column.name)}".encode())
+        conn.execute(f"ALTER {known.noun} {here} RENAME COLUMN {former} TO {quote(column.name)}".encode())
     for column in columns:
         if column.id not in kept:
-            conn.execute(f"ALTER FOREIGN TABLE {here} ADD COLUMN {quote(column.name)} {column.pg_type}".encode())
+            conn.execute(f"ALTER {known.noun} {here} ADD COLUMN {quote(column.name)} {column.pg_type}".encode())
         elif known.columns[column.id]["type"] != column.type:
-            conn.execute(f"ALTER FOREIGN TABLE {here} ALTER COLUMN {quote(column.name)} TYPE {column.pg_type}".encode())
+            conn.execute(f"ALTER {known.noun} {here} ALTER COLUMN {quote(column.name)} TYPE {column.pg_type}".encode())
             if column.pg_type == "jsonb":
                 conn.execute(REBUILD, (known.relid, [column.name]))
     if known.name is not None and known.name.name != name.name:
-        conn.execute(f"ALTER FOREIGN TABLE {here} RENAME TO {quote(name.name)}".encode())
+        conn.execute(f"ALTER {known.noun} {here} RENAME TO {quote(name.name)}".encode())
 
 
-def _ensure_server(conn: Connection) -> None:
-    """A foreign server whose wrapper has no handler: our own, or where we may not make one, dblink's."""
+def _has_server(conn: Connection) -> bool:
+    """Whether there is a foreign server whose wrapper has no handler: ours, or where we may not make one, dblink's."""
     if conn.execute("SELECT FROM pg_foreign_server WHERE srvname = %s", (SERVER,)).fetchone() is not None:
-        return
+        return True
     wrapper = WRAPPER
     if conn.execute("SELECT FROM pg_foreign_data_wrapper WHERE fdwname = %s", (WRAPPER,)).fetchone() is None:
         try:
@@ -320,12 +373,8 @@ def _ensure_server(conn: Connection) -> None:
         with conn.transaction():
             conn.execute(f"CREATE SERVER {SERVER} FOREIGN DATA WRAPPER {wrapper}".encode())
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedObject):
-        raise UserError(
-            "lake tables cannot be given names in this database: the engine's role may not make a foreign server",
-            hint=f"As an administrator run: CREATE FOREIGN DATA WRAPPER {WRAPPER}; "
-            f"GRANT USAGE ON FOREIGN DATA WRAPPER {WRAPPER} TO the engine's role.",
-            sqlstate="42501",
-        ) from None
+        return False
+    return True
 
 
 def _has_trigger(conn: Connection, lake: Lake) -> bool:
