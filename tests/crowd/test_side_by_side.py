@@ -185,6 +185,24 @@ def test_a_call_tells_how_far_it_is(client: runnel.Client, db: psycopg.Connectio
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("big")
+def test_recomputing_and_verifying_tell_how_far_they_are(client: runnel.Client, db: psycopg.Connection) -> None:
+    db.execute("ANALYZE big")
+    client.create_stream_table("slow_one", f"{SLOW} WHERE id <= 120", "@yearly", refresh_mode="FULL")
+    told: list[runnel.client.Progress] = []
+    with client.watched(told.append):
+        db.execute("UPDATE big SET x = x + 1 WHERE id <= 10")
+        client.refresh("slow_one")
+        refreshed, told[:] = [*told], []
+        assert client.verify("slow_one").ok
+    assert {each.command for each in refreshed} == {"refresh"}
+    compared = [each for each in told if (each.command, each.phase) == ("verify", "verify")]
+    # PostgreSQL does not tell how far a statement is, but of how many rows is known.
+    assert compared and {(each.rows_done, each.rows_total) for each in compared} == {(None, 500)}
+    assert in_words(compared[-1]).startswith("about 500 rows, ")
+
+
+@pytest.mark.slow
 def test_only_who_may_act_as_the_owner_stops_work(dsn: str, db: psycopg.Connection, client: runnel.Client) -> None:
     db.execute("CREATE TABLE t (x int)")
     client.create_stream_table("mine", "SELECT x FROM t", "@yearly")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SHOWN_AFTER = 1.0
 SECONDS = 0.5
 """Between two looks."""
+VERIFYING = "verify"
 
 SHOW = """
 WITH shown AS (SELECT * FROM jsonb_populate_recordset(NULL::pgtrickle.pgt_work, %(rows)s)),
@@ -34,6 +35,11 @@ ON CONFLICT (job) DO UPDATE SET name = excluded.name, phase = excluded.phase, ro
     rows_total = excluded.rows_total, phase_started_at = excluded.phase_started_at, stopping = excluded.stopping
 """
 COPIED = "SELECT pid, tuples_processed FROM pg_stat_progress_copy WHERE pid = ANY(%s)"
+BY_TASKS = """
+SELECT coalesce(sum(c.tuples_processed), 0)::int8 FROM pg_stat_progress_copy c JOIN pg_stat_activity a USING (pid)
+WHERE a.application_name = %s
+"""
+"""What the tasks of a worker that run just now have read so far."""
 EXPECTED = "SELECT coalesce(sum(greatest(reltuples, 0)), 0)::int8 FROM pg_class WHERE oid = ANY(%s::oid[])"
 
 
@@ -78,10 +84,14 @@ class Showing:
     ) -> dict[str, Any]:
         done, total = job.done or copied, job.expected
         if done is None:
-            tasks, all_tasks = spark.tasks_of(worker.tag)
-            if all_tasks:
+            tasks = spark.tasks_of(worker.tag)
+            if tasks.all:
                 total = self._sources(conn, registry, job)
-                done = total * tasks // all_tasks if total else None
+                row = conn.execute(BY_TASKS, (worker.tag,)).fetchone()
+                done = tasks.rows(total, row[0] if row else 0) if total else None
+            elif job.at == VERIFYING:
+                # One statement of PostgreSQL's, which does not tell how far it is.
+                total = self._sources(conn, registry, job) or None
         return {
             "job": job.number, "name": job.subject, "command": job.what, "phase": job.at, "rows_done": done,
             "rows_total": max(total, done or 0) if total else None, "started_at": _moment(job.began),

@@ -98,7 +98,7 @@ def _table(table: Row) -> Iterator[Row]:
         yield _note(
             "warn", name, "waits to be rebuilt, because something under it changed.", "Nothing: it is done by itself."
         )
-    if table["status"] == "ACTIVE" and is_late(table):
+    if table["status"] == "ACTIVE" and not table["errors"] and is_late(table):
         behind = f"is {_span(table['staleness'])} behind; its schedule is {table['schedule']}."
         yield _note("warn", name, behind, "Its page shows where the time goes; explain marks what costs much.")
     if table.get("tests") not in (None, "ok"):
