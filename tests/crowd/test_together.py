@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from typer.testing import CliRunner
 
 import runnel
+from runnel.cli.main import app
 from tests.conftest import running_engine
 from tests.e2e.helpers import eventually, rows, value
 
@@ -155,5 +157,7 @@ def test_a_warning_that_it_cannot_keep_up_ends_with_its_cause(
         eventually(lambda: value(db, waiting) == 2)
         db.execute("INSERT INTO u VALUES (1)")
         eventually(lambda: value(db, pace) == "WARN")
+        told = CliRunner().invoke(app, ["status", "--dsn", dsn])
+        assert "schedules stretch" in told.output, told.output
     eventually(lambda: rows(db, "SELECT x FROM other") != [])
     eventually(lambda: value(db, pace) == "OK", seconds=2)

@@ -41,9 +41,9 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
-def note(text: str) -> None:
+def note(text: str, style: str = "dim") -> None:
     """A line about what is going on, apart from the result on stdout."""
-    console(stderr=True).print(text, style="dim", markup=False)
+    console(stderr=True).print(text, style=style, markup=False)
 
 
 def done(text: str) -> None:
