@@ -417,6 +417,8 @@ def test_attention_is_in_words() -> None:
     (told,) = attention([{**table, "tests": "unique k: 2 violations", "held": False}], well)
     assert told["severity"] == "warn" and "test_status" in told["remedy"]
     assert attention([{**table, "tests": "ok", "held": False}], well) == []
+    (waits,) = attention([], {**well, "workers": 0})
+    assert waits["words"].startswith("Spark is starting")
     assert attention([], {**well, "up": False})[0]["remedy"] == "Start one with: runnel up"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
 from typing import Any
 
 from psycopg import sql
@@ -105,7 +107,8 @@ WHERE s.pgt_id = %(id)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnu
 
 
 MESSAGE = """
-SELECT m.payload FROM tide.tide_outbox_messages m JOIN tide.tide_outbox_config c ON c.outbox_name = m.outbox_name
+SELECT m.payload::text AS payload
+FROM tide.tide_outbox_messages m JOIN tide.tide_outbox_config c ON c.outbox_name = m.outbox_name
 WHERE c.pgt_id = %(id)s ORDER BY m.id DESC LIMIT 1
 """
 WHY_NONE = "Its next change is shown here: rows are kept while somebody looks."
@@ -116,7 +119,7 @@ def _told(conn: Connection, pgt_id: int, columns: list[str]) -> Row | None:
     message = only(conn, MESSAGE, {"id": pgt_id})
     if message is None:
         return None
-    payload = message["payload"]
+    payload = json.loads(message["payload"], parse_float=Decimal)  # which keeps all digits
     read = [
         [weight, *(None if row.get(name) is None else str(row[name])[:200] for name in columns)]
         for weight, key in ((-1, "deleted"), (1, "inserted"))

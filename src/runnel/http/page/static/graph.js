@@ -2,7 +2,7 @@
 import { api } from "/page/app.js";
 import { el, freshness, number, put, span, svg } from "/page/dom.js";
 
-const WIDTH = 210, HEIGHT = 46, ACROSS = 120, DOWN = 18;
+const WIDTH = 224, HEIGHT = 46, ACROSS = 120, DOWN = 18;
 
 export function graph() {
   const place = el("div", { class: "card graph", tabindex: "0", "aria-label": "Graph of sources, stream tables and lake tables" });
@@ -104,7 +104,7 @@ function draw({ nodes, edges }) {
     // A lake's own tables are named `lake: schema.table`.
     const [lake, inside] = node.kind === "lake table" && node.name.includes(": ") ? node.name.split(": ", 2) : ["", node.name];
     const sub = svg("text", { class: "sub", x: x + 26, y: y + 36 }, lake ? `lake table in ${lake}` : node.kind);
-    const short = inside.length > 27 ? `…${inside.slice(-26)}` : inside;
+    const short = inside.length > 26 ? `…${inside.slice(-25)}` : inside;
     const content = [title, svg("rect", { x, y, width: WIDTH, height: HEIGHT }), svg("circle", { class: "dot", cx: x + 14, cy: y + 17, r: 5 }), svg("text", { x: x + 26, y: y + 20 }, short), sub];
     const group = svg("g", { class: stream ? "node" : node.kind === "table" ? "node table" : "node lake" },
       stream ? svg("a", { href: `#/table/${encodeURIComponent(node.name)}`, "aria-label": `${node.name}, stream table` }, content) : content);

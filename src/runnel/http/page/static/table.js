@@ -23,6 +23,7 @@ export function table(name) {
   let looked = 0;
 
   const content = (key) => parts[key].lastElementChild;
+  content("plan").append(el("p", { class: "dim" }, "The engine is being asked …"));
 
   async function press(button, action) {
     button.disabled = true;
@@ -65,7 +66,7 @@ export function table(name) {
     }
   }
 
-  const query = el("pre", { tabindex: "0" });
+  const query = el("pre", { tabindex: "0", class: "text" });
   content("query").append(query);
 
   async function plan() {
@@ -125,13 +126,13 @@ export function table(name) {
 
   function history(refreshes) {
     const rows = refreshes.map((r) => el("tr", {},
-      el("td", { class: "n" }, String(r.id)), el("td", {}, when(r.at)), el("td", {}, state(r.status)), el("td", { class: "wide" }, r.action), el("td", { class: "n" }, span((r.ms ?? 0) / 1000)),
+      el("td", { class: "n wide" }, String(r.id)), el("td", {}, when(r.at)), el("td", {}, state(r.status)), el("td", { class: "wide" }, r.action), el("td", { class: "n" }, span((r.ms ?? 0) / 1000)),
       el("td", { class: "n wide" }, number(r.read)), el("td", { class: "n" }, changes(r.inserted, r.deleted)), el("td", { class: "wide" }, r.error ? el("span", { class: "error" }, r.error) : r.reason ?? "")));
     const more = el("button", { type: "button", onclick: async () => {
       older = older.concat(await api.get("history", { name, before: refreshes[refreshes.length - 1].id }));
       history([...refreshes.slice(0, 60), ...older]);
     } }, "Older");
-    const heads = [["Refresh", "n"], ["When", ""], ["End", ""], ["Action", "wide"], ["Took", "n"], ["Read", "n wide"], ["Rows", "n"], ["Why, or error", "wide"]];
+    const heads = [["Refresh", "n wide"], ["When", ""], ["End", ""], ["Action", "wide"], ["Took", "n"], ["Read", "n wide"], ["Rows", "n"], ["Why, or error", "wide"]];
     content("history").replaceChildren(el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map(([h, c]) => el("th", { scope: "col", class: c }, h)))), el("tbody", {}, rows))),
       refreshes.length >= 60 ? more : "");
   }
