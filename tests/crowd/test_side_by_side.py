@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -138,6 +141,24 @@ def test_a_timeout_of_the_caller_stops_the_work(dsn: str, db: psycopg.Connection
         caller.execute("SET statement_timeout = '1500ms'")
         with pytest.raises(psycopg.errors.QueryCanceled):
             caller.execute("SELECT pgtrickle.create_stream_table('slow_one', %s)", (SLOW,))
+    eventually(lambda: not engine.pool.running(), 5, what="the work goes on")
+    eventually(lambda: leftovers(db) == before, 10, what="something is left behind")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("big")
+def test_ctrl_c_in_the_terminal_stops_the_work(dsn: str, db: psycopg.Connection, engine: runnel.Engine) -> None:
+    before = leftovers(db)
+    command = [sys.executable, "-m", "runnel.cli.main", "create", "slow_one", SLOW, "--dsn", dsn]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as terminal:
+        try:
+            eventually(lambda: rows(db, BUILDING), 30, what="the build is not shown")
+            terminal.send_signal(signal.SIGINT)
+            _, said = terminal.communicate(timeout=15)
+        finally:
+            terminal.kill()
+    assert terminal.returncode == 130
+    assert "Interrupted: the engine stops the work" in said and "Traceback" not in said
     eventually(lambda: not engine.pool.running(), 5, what="the work goes on")
     eventually(lambda: leftovers(db) == before, 10, what="something is left behind")
 
