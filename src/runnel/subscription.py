@@ -7,15 +7,17 @@ place: who goes on from the version of the last delta that it has dealt with mis
 from __future__ import annotations
 
 import datetime as dt
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from runnel.errors import UserError
+from runnel.errors import RunnelError, UserError
 
 Connection = psycopg.Connection[Any]
 Row = Mapping[str, Any]
@@ -31,9 +33,16 @@ FIND = "SELECT outbox_name, last_offset FROM tide.tide_outbox_config WHERE relid
 NUMBER = "SELECT tide._number(%s)"
 LAST = "SELECT last_offset FROM tide.tide_outbox_config WHERE outbox_name = %s"
 OLDEST = 'SELECT min("offset") FROM tide.tide_outbox_messages WHERE outbox_name = %s'
+# As text: numbers keep all their digits.
 READ = """
-SELECT "offset", payload FROM tide.tide_outbox_messages
+SELECT "offset", payload::text FROM tide.tide_outbox_messages
 WHERE outbox_name = %(outbox)s AND "offset" > %(after)s ORDER BY "offset" LIMIT %(limit)s
+"""
+
+
+COLUMNS = """
+SELECT attname::text, atttypid = ANY ('{float4, float8}'::regtype[]) FROM pg_attribute
+WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 
 
@@ -72,15 +81,20 @@ def subscription(
     _number(conn, outbox)
     place = _last(conn, outbox) if after is None else after
     _check_kept(conn, outbox, place)
+    floats: dict[str, bool] = dict(conn.execute(COLUMNS, (oid,)).fetchall())
     heard = time.monotonic()
     while True:
         _number(conn, outbox)
         found = conn.execute(READ, {"outbox": outbox, "after": place, "limit": AT_ONCE}).fetchall()
         if found and found[0][0] != place + 1:
             _check_kept(conn, outbox, place)
-        for version, payload in found:
+        for version, text in found:
             place = version
-            yield _delta(version, name, payload)
+            payload = json.loads(text, parse_float=Decimal)
+            if payload.get("reset"):
+                # It may have been given another query meanwhile.
+                floats = dict(conn.execute(COLUMNS, (oid,)).fetchall())
+            yield _delta(version, name, payload, floats)
         if found:
             heard = time.monotonic()
             continue
@@ -91,15 +105,15 @@ def subscription(
             pass
 
 
-def _delta(version: int, name: str, payload: Row) -> Delta:
+def _delta(version: int, name: str, payload: Row, floats: Mapping[str, bool]) -> Delta:
     at = payload.get("at")
     return Delta(
         version=version,
         stream_table=str(payload.get("stream_table") or name),
         refresh_id=payload.get("refresh_id"),
         at=dt.datetime.fromisoformat(at) if isinstance(at, str) else None,
-        inserted=tuple(payload.get("inserted") or ()),
-        deleted=tuple(payload.get("deleted") or ()),
+        inserted=tuple(_row(row, floats) for row in payload.get("inserted") or ()),
+        deleted=tuple(_row(row, floats) for row in payload.get("deleted") or ()),
         reset=bool(payload.get("reset")),
     )
 
@@ -110,6 +124,19 @@ def _number(conn: Connection, outbox: str) -> None:
         conn.execute(NUMBER, (outbox,))
 
 
+def _row(row: Row, floats: Mapping[str, bool]) -> Row:
+    """A row with its columns in the table's order; floating-point numbers are such, all others are exact.
+
+    >>> _row({"n": 1, "x": Decimal("0.5"), "price": Decimal("5.00")}, {"price": False, "x": True, "n": False})
+    {'price': Decimal('5.00'), 'x': 0.5, 'n': 1}
+    """
+    names = [*(name for name in floats if name in row), *(name for name in row if name not in floats)]
+    return {
+        name: float(row[name]) if floats.get(name) and isinstance(row[name], int | Decimal) else row[name]
+        for name in names
+    }
+
+
 def _outbox(conn: Connection, oid: int, name: str, attach: Callable[[], None] | None) -> str:
     found = conn.execute(FIND, (oid,)).fetchone()
     if found is None:
@@ -118,7 +145,12 @@ def _outbox(conn: Connection, oid: int, name: str, attach: Callable[[], None] | 
                 f"{name} has no outbox, from which its changes come.",
                 hint=f"SELECT pgtrickle.attach_outbox('{name}'), as its owner.",
             )
-        attach()
+        try:
+            attach()
+        except (psycopg.Error, RunnelError):
+            # Another one who begins to listen may have been faster.
+            if conn.closed or conn.execute(FIND, (oid,)).fetchone() is None:
+                raise
         found = conn.execute(FIND, (oid,)).fetchone()
         assert found is not None
     return str(found[0])

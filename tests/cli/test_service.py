@@ -53,9 +53,13 @@ def test_following_a_log_that_is_set_aside(tmp_path: Path) -> None:
     with log.open("a") as more:
         more.write("two\n")
     assert next(news) == "two\n"
+    with log.open("a") as more:
+        more.write("the last of the old\n")
     log.rename(tmp_path / "engine.log.1")
-    log.write_text("3\n")
-    assert "".join(itertools.islice(news, 2)) == "3\n"
+    log.write_text("the new one, already longer than what was read of the old\n")
+    assert "".join(itertools.islice(news, 2)) == (
+        "the last of the old\nthe new one, already longer than what was read of the old\n"
+    )
 
 
 def test_a_unit_for_systemd(run: Run, tmp_path: Path) -> None:

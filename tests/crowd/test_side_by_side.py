@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -144,6 +147,24 @@ def test_a_timeout_of_the_caller_stops_the_work(dsn: str, db: psycopg.Connection
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("big")
+def test_ctrl_c_in_the_terminal_stops_the_work(dsn: str, db: psycopg.Connection, engine: runnel.Engine) -> None:
+    before = leftovers(db)
+    command = [sys.executable, "-m", "runnel.cli.main", "create", "slow_one", SLOW, "--dsn", dsn]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as terminal:
+        try:
+            eventually(lambda: rows(db, BUILDING), 30, what="the build is not shown")
+            terminal.send_signal(signal.SIGINT)
+            _, said = terminal.communicate(timeout=15)
+        finally:
+            terminal.kill()
+    assert terminal.returncode == 130
+    assert "Interrupted: the engine stops the work" in said and "Traceback" not in said
+    eventually(lambda: not engine.pool.running(), 5, what="the work goes on")
+    eventually(lambda: leftovers(db) == before, 10, what="something is left behind")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("big")
 def test_dropping_stops_a_build(dsn: str, db: psycopg.Connection, client: runnel.Client) -> None:
     before = leftovers(db)
     with in_thread(creating(dsn)) as failed:
@@ -182,6 +203,24 @@ def test_a_call_tells_how_far_it_is(client: runnel.Client, db: psycopg.Connectio
     assert told[-1].elapsed > told[0].elapsed
     assert in_words(told[-1]).endswith("s")
     assert value(db, "SELECT count(*) FROM slow_one") == 150
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("big")
+def test_recomputing_and_verifying_tell_how_far_they_are(client: runnel.Client, db: psycopg.Connection) -> None:
+    db.execute("ANALYZE big")
+    client.create_stream_table("slow_one", f"{SLOW} WHERE id <= 120", "@yearly", refresh_mode="FULL")
+    told: list[runnel.client.Progress] = []
+    with client.watched(told.append):
+        db.execute("UPDATE big SET x = x + 1 WHERE id <= 10")
+        client.refresh("slow_one")
+        refreshed, told[:] = [*told], []
+        assert client.verify("slow_one").ok
+    assert {each.command for each in refreshed} == {"refresh"}
+    compared = [each for each in told if (each.command, each.phase) == ("verify", "verify")]
+    # PostgreSQL does not tell how far a statement is, but of how many rows is known.
+    assert compared and {(each.rows_done, each.rows_total) for each in compared} == {(None, 500)}
+    assert in_words(compared[-1]).startswith("about 500 rows, ")
 
 
 @pytest.mark.slow

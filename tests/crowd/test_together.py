@@ -7,10 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import psycopg
+import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
+from typer.testing import CliRunner
 
 import runnel
+from runnel.catalog.owner import AsOwner
+from runnel.cli.main import app
+from runnel.ports.rows import Query
+from runnel.refresh import leaves
+from runnel.sources.arrow import read_arrow
 from tests.conftest import running_engine
 from tests.e2e.helpers import eventually, rows, value
 
@@ -88,6 +95,37 @@ def test_what_is_due_together_is_read_once(one_hand: runnel.Client, db: psycopg.
 
 
 @pytest.mark.slow
+def test_changes_that_several_read_alike_are_read_once(
+    one_hand: runnel.Client, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joins are the driver's: their changes travel, and what `t` has changed is the same for all three."""
+    queries = {
+        "named": "SELECT d.name, count(*) AS n FROM t JOIN d ON d.k = t.k GROUP BY d.name",
+        "numbered": "SELECT d.k, d.name, count(*) AS n FROM t JOIN d ON d.k = t.k GROUP BY d.k, d.name",
+        "paired": "SELECT d.name, t.k FROM t JOIN d ON d.k = t.k",
+    }
+    for name, query in queries.items():
+        one_hand.create_stream_table(name, query, "100ms")
+    read: list[str] = []
+
+    def counted(owner: AsOwner, query: Query, schema: pa.Schema) -> pa.Table:
+        if "pgtrickle_changes" in query.text:
+            read.append(query.text)
+        return read_arrow(owner, query, schema)
+
+    monkeypatch.setattr(leaves, "read_arrow", counted)
+    write_until(db, lambda: company(db) == queries.keys())
+    refreshes = value(
+        db,
+        "SELECT count(*) FROM pgtrickle.pgt_refresh_history WHERE initiated_by = 'SCHEDULER' AND changes_read > 0",
+    )
+    assert 0 < len(read) < refreshes, f"{len(read)} reads for {refreshes} refreshes"
+    assert not rows(db, FAILED)
+    for name in queries:
+        assert one_hand.verify(name).ok
+
+
+@pytest.mark.slow
 def test_one_that_fails_leaves_the_others_alone(one_hand: runnel.Client, db: psycopg.Connection) -> None:
     for name, query in QUERIES.items():
         one_hand.create_stream_table(name, query, "100ms")
@@ -155,5 +193,7 @@ def test_a_warning_that_it_cannot_keep_up_ends_with_its_cause(
         eventually(lambda: value(db, waiting) == 2)
         db.execute("INSERT INTO u VALUES (1)")
         eventually(lambda: value(db, pace) == "WARN")
+        told = CliRunner().invoke(app, ["status", "--dsn", dsn])
+        assert "schedules stretch" in told.output, told.output
     eventually(lambda: rows(db, "SELECT x FROM other") != [])
     eventually(lambda: value(db, pace) == "OK", seconds=2)

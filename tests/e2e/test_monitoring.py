@@ -175,10 +175,10 @@ def test_a_failure_is_diagnosed(db: psycopg.Connection, stream: Stream, schema: 
         lambda: rows(db, "SELECT error_type, error_message, remediation FROM pgtrickle.diagnose_errors('numbers')")
     )
     said = [json.loads(line) for line in written.getvalue().splitlines()]
-    failed = value(db, "SELECT refresh_id FROM pgtrickle.get_refresh_history('numbers', 1)")
-    assert [(s["stream_table"], s["refresh_id"]) for s in said if "failed" in s["message"]] == [
-        (f"{schema}.numbers", failed)
-    ]
+    # On a slow machine it has been tried again meanwhile.
+    failed = rows(db, "SELECT refresh_id FROM pgtrickle.get_refresh_history('numbers') WHERE status = 'FAILED'")
+    told = {(s["stream_table"], s["refresh_id"]) for s in said if "failed" in s["message"]}
+    assert told and told <= {(f"{schema}.numbers", number) for (number,) in failed}
     kind, message, remedy = found[0]
     assert kind == "user" and "plenty" in message and "resume_stream_table" in remedy
 

@@ -7,6 +7,7 @@ import contextlib
 import datetime as dt
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -135,6 +136,27 @@ def test_watching_in_the_terminal(
     lines = [json.loads(line) for line in CliRunner().invoke(app, [*words, "--format", "json"]).stdout.splitlines()]
     assert lines[-1]["inserted"] == [{"k": "a", "total": 3}] and lines[-1]["deleted"] == [{"k": "a", "total": 1}]
     assert CliRunner().invoke(app, [*words, "--format", "xml"]).exit_code == 1
+
+
+def test_numbers_keep_their_digits_and_columns_their_order(
+    db: psycopg.Connection, client: runnel.Client, stream: Stream, dsn: str, schema: str
+) -> None:
+    script(db, "CREATE TABLE t (long_name text, n numeric, x float8, i int8)")
+    db.execute("INSERT INTO t VALUES ('a', 12345678901234567890.10, 0.1, 9007199254740993)")
+    stream("copy", "SELECT long_name, n, x, i FROM t")
+    # Two who begin to listen at the same moment: both hear all of it.
+    with ThreadPoolExecutor(2) as both:
+        heard = list(both.map(lambda _: list(client.subscribe("copy", 0, seconds=1)), range(2)))
+    expected = {"long_name": "a", "n": Decimal("12345678901234567890.10"), "x": 0.1, "i": 9007199254740993}
+    for deltas in heard:
+        (row,) = (row for delta in deltas for row in delta.inserted)
+        assert row == expected and list(row) == list(expected) and type(row["x"]) is float
+    words = ["watch", f"{schema}.copy", "--after", "0", "--seconds", "0.5", "--dsn", dsn]
+    assert (
+        "+ long_name=a  n=12345678901234567890.10  x=0.1  i=9007199254740993" in CliRunner().invoke(app, words).output
+    )
+    piped = CliRunner().invoke(app, [*words, "--format", "json"]).stdout
+    assert '{"long_name": "a", "n": 12345678901234567890.10, "x": 0.1, "i": 9007199254740993}' in piped
 
 
 def test_a_stranger_hears_nothing(db: psycopg.Connection, client: runnel.Client, stream: Stream, dsn: str) -> None:

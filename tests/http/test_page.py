@@ -5,12 +5,14 @@ With RUNNEL_PICTURES=1 the pictures of the README are made anew.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,29 @@ BY_COUNTRY = (
     "GROUP BY c.country"
 )
 
+# More to see, for the pictures alone.
+MORE = """
+CREATE TABLE products (id int PRIMARY KEY, name text, category text);
+CREATE TABLE items ("order" int, product int, pieces int);
+INSERT INTO products SELECT i, 'p' || i, (ARRAY['books', 'coffee', 'games', 'tools'])[1 + i % 4]
+    FROM generate_series(1, 60) i;
+INSERT INTO items SELECT i, i % 60 + 1, i % 5 + 1 FROM generate_series(1, 400) i;
+"""
+MORE_TABLES = {
+    "sales_by_category": (
+        "SELECT p.category, sum(i.pieces) AS pieces FROM items i JOIN products p ON p.id = i.product GROUP BY 1",
+        "ducklake",
+    ),
+    "best_products": ("SELECT product, sum(pieces) AS n FROM items GROUP BY product ORDER BY n DESC LIMIT 10", None),
+    "baskets": (
+        'SELECT o.id, o.total, count(*) AS lines FROM orders o JOIN items i ON i."order" = o.id GROUP BY o.id, o.total',
+        None,
+    ),
+    "large_baskets": ("SELECT id, total, lines FROM baskets WHERE lines > 1", None),
+}
+PICTURED = bool(os.environ.get("RUNNEL_PICTURES"))
+EDGES = 12 if PICTURED else 5
+
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is needed")
 
 
@@ -60,7 +85,7 @@ class Watched:
         expect.set_options(timeout=30_000)
 
     def picture(self, name: str) -> None:
-        if os.environ.get("RUNNEL_PICTURES"):
+        if PICTURED:
             PICTURES.mkdir(exist_ok=True)
             self.page.wait_for_timeout(1500)
             self.page.screenshot(path=PICTURES / f"{name}.png")
@@ -88,7 +113,7 @@ def opened(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
 @pytest.fixture
 def stack(dsn: str, db: psycopg.Connection, spark: SparkSession, tmp_path: Path) -> Iterator[HttpServer]:
     """An engine with three stream tables, one of them published, behind a server whose machine may read."""
-    with running_engine(dsn, spark), serving(dsn, tmp_path / "http") as server:
+    with running_engine(dsn, spark) as engine, serving(dsn, tmp_path / "http", looks=engine.looks) as server:
         (tmp_path / "lake").mkdir(mode=0o777)
         for statement in ORDERS.split(";"):
             if statement.strip():
@@ -102,11 +127,51 @@ def stack(dsn: str, db: psycopg.Connection, spark: SparkSession, tmp_path: Path)
         db.execute(make, ("by_country", BY_COUNTRY, "ducklake"))
         db.execute(make, ("large_orders", "SELECT id, customer, total FROM orders WHERE total > 100", None))
         db.execute(make, ("best", "SELECT country, usd FROM by_country ORDER BY usd DESC LIMIT 2", None))
-        yield server
+        with trade(dsn) if PICTURED else nullcontext():
+            yield server
+
+
+@contextmanager
+def trade(dsn: str) -> Iterator[None]:
+    """A shop that is open, for the pictures."""
+    over = threading.Event()
+
+    def sell() -> None:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            for number in itertools.count(100_000):
+                if over.wait(0.04 + 0.04 * (number % 7)):
+                    return
+                with conn.transaction():
+                    conn.execute("INSERT INTO orders VALUES (%s, %s, %s)", (number, number % 40 + 1, number % 90))
+                    for line in range(number % 3 + 1):
+                        product = (number * 7 + line) % 60 + 1
+                        conn.execute("INSERT INTO items VALUES (%s, %s, %s)", (number, product, number % 4 + 1))
+                    conn.execute("DELETE FROM orders WHERE id = %s", (number - 50,))
+
+    with psycopg.connect(dsn, autocommit=True) as db:
+        for statement in MORE.split(";"):
+            if statement.strip():
+                db.execute(statement.encode())
+        for name, (query, sink) in MORE_TABLES.items():
+            db.execute("SELECT pgtrickle.create_stream_table(%s, %s, '1s', sink => %s)", (name, query, sink))
+    seller = threading.Thread(target=sell)
+    seller.start()
+    time.sleep(25)
+    try:
+        yield
+    finally:
+        over.set()
+        seller.join()
 
 
 def token_of(tmp_path: Path) -> str:
     return (tmp_path / "http" / "token").read_text().strip()
+
+
+def pgt_id(db: psycopg.Connection, name: str) -> int:
+    row = db.execute("SELECT pgt_id FROM pgtrickle.pgt_stream_tables WHERE pgt_name = %s", (name,)).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def status_of(db: psycopg.Connection, name: str) -> str:
@@ -128,10 +193,12 @@ def test_the_page_shows_and_does(db: psycopg.Connection, stack: HttpServer, brow
         page.evaluate("window.stayed = true")
         for i in range(12):
             db.execute("INSERT INTO orders VALUES (%s, %s, 500)", (1000 + i, i % 40 + 1))
-            time.sleep(1.1 if os.environ.get("RUNNEL_PICTURES") else 0.1)
+            time.sleep(0.1)
         changed = "SELECT rows_inserted FROM pgtrickle.get_refresh_history('large_orders', 1)"
         last = eventually(lambda: (db.execute(changed).fetchone() or (0,))[0], 30)
-        expect(page.get_by_role("row", name="public.large_orders")).to_contain_text(f"+{last}")
+        # Where the shop is open, the next refresh comes at once and has nothing for this table.
+        expect(page.get_by_role("row", name="public.large_orders")).to_contain_text("+" if PICTURED else f"+{last}")
+        expect(page.get_by_role("region", name="Spark")).to_contain_text("Jobs running")
         assert page.evaluate("window.stayed") is True
         seen.picture("overview")
 
@@ -139,8 +206,11 @@ def test_the_page_shows_and_does(db: psycopg.Connection, stack: HttpServer, brow
         page.get_by_role("link", name="Graph").click()
         node = page.get_by_role("link", name="public.by_country, stream table")
         expect(node).to_be_visible()
-        expect(page.locator(".edge")).to_have_count(5)
+        expect(page.locator(".edge")).to_have_count(EDGES)
         expect(page.locator(".edge.flows").first).to_be_attached()
+        expect(page.locator(".node.moves").first).to_be_attached()
+        if PICTURED:
+            page.wait_for_timeout(12_000)
         seen.picture("graph")
         node.focus()
         page.keyboard.press("Enter")
@@ -154,6 +224,11 @@ def test_the_page_shows_and_does(db: psycopg.Connection, stack: HttpServer, brow
         page.get_by_role("region", name="Refreshes").get_by_role("listitem").get_by_role("button").last.click()
         expect(page.get_by_role("region", name="Refreshes").locator("[aria-live]")).to_contain_text("merge")
         seen.picture("table")
+        # The rows of the last change, though nobody else keeps them: they are kept while somebody looks.
+        delta = page.get_by_role("region", name="Rows of the last change")
+        db.execute("UPDATE customers SET country = 'it' WHERE id = 1")
+        expect(delta.locator("tr.plus", has_text="it").first).to_contain_text("+1")
+        expect(delta.locator("tr.minus").first).to_contain_text("−1")
 
         # Buttons: the first asks for a token, a wrong one is refused, and each does what it says.
         def press(name: str, words: str | re.Pattern[str]) -> None:
@@ -166,7 +241,8 @@ def test_the_page_shows_and_does(db: psycopg.Connection, stack: HttpServer, brow
         before = db.execute("SELECT count(*) FROM pgtrickle.get_refresh_history('by_country', 1000)").fetchone()
         press("Refresh", "Refreshed.")
         after = db.execute("SELECT count(*) FROM pgtrickle.get_refresh_history('by_country', 1000)").fetchone()
-        assert before is not None and after is not None and after[0] == before[0] + 1
+        assert before is not None and after is not None
+        assert after[0] > before[0] if PICTURED else after[0] == before[0] + 1
         expect(page.locator("#key")).to_contain_text("As ")
         press("Verify", "it is what its query says")
         press("Suspend", "Suspended.")
@@ -215,7 +291,7 @@ def test_a_phone_a_failure_and_an_end(
     db.execute("SELECT pgtrickle.create_stream_table('numbers', 'SELECT id, pay::int AS pay FROM people', '1s')")
     with opened(browser, stack.url, is_mobile=True, has_touch=True) as seen:
         seen.page.set_viewport_size({"width": 390, "height": 800})
-        expect(seen.page.get_by_role("row", name="public.best")).to_be_visible()
+        expect(seen.page.get_by_role("row", name="public.best ACTIVE")).to_be_visible()
         for path in ("", "graph", "table/public.by_country", "lineage", "try"):
             seen.page.goto(f"{stack.url}/#/{path}")
             expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
@@ -278,7 +354,7 @@ def test_what_a_token_may_see_and_do(db: psycopg.Connection, dsn: str, engine: r
     eventually(lambda: (db.execute(log).fetchone() or (0,))[0], 30)
     if not db.execute("SELECT FROM pg_roles WHERE rolname = 'page_guest'").fetchall():
         db.execute("CREATE ROLE page_guest")
-    with serving(dsn, tmp_path / "http", loopback_reads=False) as server:
+    with serving(dsn, tmp_path / "http", loopback_reads=False, looks=engine.looks) as server:
         guest, owner = (
             {"Authorization": f"Bearer {t}"} for t in (create_token(db, "page_guest")[1], token_of(tmp_path))
         )
@@ -297,6 +373,15 @@ def test_what_a_token_may_see_and_do(db: psycopg.Connection, dsn: str, engine: r
         assert get("delta?name=public.numbers", owner)["rows"] == [[1, "1", "10"]]
         assert get("delta?name=public.numbers", owner)["columns"] == ["id", "pay"]
         assert "may not read" in get("delta?name=public.numbers", guest)["why"]
+        # Rows that nobody else needs are kept for those who look, and may.
+        db.execute("SELECT pgtrickle.create_stream_table('sums', 'SELECT 1 AS k, count(*) AS n FROM people', '1s')")
+        assert "may not read" in get("delta?name=public.sums", guest)["why"]
+        assert not engine.looks.wants(pgt_id(db, "sums")), "who may not read does not look"
+        assert "next change" in get("delta?name=public.sums", owner)["why"]
+        db.execute("INSERT INTO people VALUES (3, NULL)")
+        seen = eventually(lambda: get("delta?name=public.sums", owner)["rows"], 30)
+        assert seen == [[-1, "1", "1"], [1, "1", "2"]]
+        assert "may not read" in get("delta?name=public.sums", guest)["why"]
         refused = post({"action": "suspend", "name": "public.numbers"}, guest)
         assert refused.status_code == 403 and "owner" in refused.text
         assert status_of(db, "numbers") == "ACTIVE"
@@ -324,11 +409,16 @@ def test_attention_is_in_words() -> None:
     first, second = attention([late, stopped], well)
     assert first["severity"] == "bad" and "column x was dropped" in first["words"] and "Resume" in first["remedy"]
     assert second["words"] == "is 5 min behind; its schedule is 5s."
+    # One that fails is late because of that.
+    (failing,) = attention([{**late, "errors": 2, "error": "division by zero"}], well)
+    assert failing["words"] == "failed 2 times in a row: division by zero"
     (held,) = attention([{**table, "tests": "unique k: 2 violations", "held": True}], well)
     assert held["severity"] == "bad" and held["words"] == "does not pass its tests: unique k: 2 violations."
     (told,) = attention([{**table, "tests": "unique k: 2 violations", "held": False}], well)
     assert told["severity"] == "warn" and "test_status" in told["remedy"]
     assert attention([{**table, "tests": "ok", "held": False}], well) == []
+    (waits,) = attention([], {**well, "workers": 0})
+    assert waits["words"].startswith("Spark is starting")
     assert attention([], {**well, "up": False})[0]["remedy"] == "Start one with: runnel up"
 
 

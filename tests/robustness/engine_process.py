@@ -22,7 +22,8 @@ def main(dsn: str, master: str = "local[2]") -> int:
     """Start Spark, then the engine, and work until SIGTERM."""
     sessions = build_sessions(master)
     above = os.environ.get("RUNNEL_TASKS_ABOVE")
-    engine = runnel.Engine(dsn, spark=sessions.base, tasks_above=int(above) if above else None)
+    # More at once than by default: the more is under way when it is killed.
+    engine = runnel.Engine(dsn, spark=sessions.base, tasks_above=int(above) if above else None, workers=4)
     try:
         engine.start()
     except RunnelError as error:

@@ -41,9 +41,9 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
-def note(text: str) -> None:
+def note(text: str, style: str = "dim") -> None:
     """A line about what is going on, apart from the result on stdout."""
-    console(stderr=True).print(text, style="dim", markup=False)
+    console(stderr=True).print(text, style=style, markup=False)
 
 
 def done(text: str) -> None:
@@ -87,9 +87,21 @@ def print_status(tables: Sequence[StreamTableStatus]) -> None:
 def print_progress(work: Sequence[Progress]) -> None:
     """What the engine is at, if it takes longer than a moment."""
     for each in work:
-        rows = f"{_count(each.rows_done)} of about {_count(each.rows_total)} rows, " if each.rows_total else ""
         left = "" if each.remaining is None else f", about {span(each.remaining)} left"
-        note(f"At work: {each.command} {each.name}, {each.phase}, {rows}for {span(each.elapsed)}{left}")
+        note(f"At work: {each.command} {each.name}, {each.phase}, {rows_of(each)}for {span(each.elapsed)}{left}")
+
+
+def rows_of(each: Progress) -> str:
+    """How many rows are done of how many, as far as that is known."""
+    match each.rows_done, each.rows_total:
+        case None, None:
+            return ""
+        case None, total:
+            return f"about {total:,} rows, "
+        case done, None:
+            return f"{done:,} rows, "
+        case done, total:
+            return f"{done:,} of about {total:,} rows, "
 
 
 def status_table(tables: Sequence[StreamTableStatus]) -> Table:

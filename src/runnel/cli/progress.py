@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from runnel.cli.output import console, span
+from runnel.cli.output import console, note, rows_of, span
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from runnel.client import Client, Progress
 
 
@@ -16,9 +18,17 @@ if TYPE_CHECKING:
 def shown(client: Client) -> Iterator[None]:
     """Show how far calls of this client have come; nothing where nobody looks, or when they are quick."""
     screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield
-        return
+    try:
+        with _bars(client, screen) if screen.is_terminal else contextlib.nullcontext():
+            yield
+    except KeyboardInterrupt:
+        # The call was cancelled in the server, which the engine hears.
+        note("Interrupted: the engine stops the work and undoes what it has done of it.")
+        raise
+
+
+@contextlib.contextmanager
+def _bars(client: Client, screen: Console) -> Iterator[None]:
     from rich.progress import BarColumn, TaskID, TextColumn
     from rich.progress import Progress as Bars
 
@@ -46,12 +56,5 @@ def shown(client: Client) -> Iterator[None]:
 
 def in_words(each: Progress) -> str:
     """How much is done of how much, for how long, and how long still."""
-    rows = ""
-    if each.rows_done is not None:
-        rows = (
-            f"{each.rows_done:,} of about {each.rows_total:,} rows, "
-            if each.rows_total
-            else f"{each.rows_done:,} rows, "
-        )
     left = "" if each.remaining is None else f", about {span(each.remaining)} left"
-    return f"{rows}{span(each.elapsed)}{left}"
+    return f"{rows_of(each)}{span(each.elapsed)}{left}"

@@ -105,7 +105,7 @@ def run_engine(address: str, run: Run, *, where: str, home: Path | None) -> None
             if engine.loopback_problem is not None:
                 warn(engine.loopback_problem)
             if run.http is not None:
-                served.append(serving.serve(address, run.http, home))
+                served.append(serving.serve(address, run.http, home, engine.looks))
             relay.start()
             page = served[0].url if served else None
             _say_ready(engine, address, run, where, page, has_lake=home is not None or run.data_path is not None)

@@ -11,6 +11,7 @@ from runnel.errors import UserError
 
 if TYPE_CHECKING:
     from runnel.http.server import HttpServer
+    from runnel.model.looks import Looks
 
 OFF = "off"
 
@@ -36,7 +37,7 @@ def wish(address: str | None, certificate: str | None, key: str | None) -> Wish 
     return Wish(address, certificate, key)
 
 
-def serve(address: str, http: Wish, home: Path | None) -> HttpServer:
+def serve(address: str, http: Wish, home: Path | None, looks: Looks) -> HttpServer:
     """Serve HTTP beside the engine of a database, in a thread of its own."""
     from runnel.http.place import HttpPlace, Listen
     from runnel.http.server import HttpServer, Tls
@@ -53,6 +54,7 @@ def serve(address: str, http: Wish, home: Path | None) -> HttpServer:
         # The server of a home trusts its machine anyway.
         loopback_reads=home is not None,
         hooks=Webhooks(address),
+        looks=looks,
     )
     server.start()
     logs.log.info("HTTP on %s", server.url)

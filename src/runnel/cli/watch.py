@@ -16,20 +16,25 @@ if TYPE_CHECKING:
     from runnel.client import StreamTableStatus
 
 
-def watch_status(load: Callable[[], Sequence[StreamTableStatus]], seconds: float) -> None:
-    """Show what `load` returns, anew every so many seconds. A server that is away for a while does not end it."""
+def watch_status(load: Callable[[], Sequence[StreamTableStatus]], burden: Callable[[], str], seconds: float) -> None:
+    """Show what `load` returns, and the `burden` if there is one, anew every so many seconds.
+
+    A server that is away for a while does not end it.
+    """
     from rich.live import Live
 
     try:
         with Live(console=console(), auto_refresh=False, vertical_overflow="visible") as live:
             while True:
-                live.update(_screen(load, seconds), refresh=True)
+                live.update(_screen(load, burden, seconds), refresh=True)
                 time.sleep(seconds)
     except KeyboardInterrupt:
         return
 
 
-def _screen(load: Callable[[], Sequence[StreamTableStatus]], seconds: float) -> RenderableType:
+def _screen(
+    load: Callable[[], Sequence[StreamTableStatus]], burden: Callable[[], str], seconds: float
+) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -37,6 +42,8 @@ def _screen(load: Callable[[], Sequence[StreamTableStatus]], seconds: float) -> 
     try:
         tables = load()
         shown = status_table(tables) if tables else Text("No stream tables yet.")
+        if heavy := burden():
+            shown = Group(shown, Text(heavy, style="yellow"))
     except RunnelError as error:
         shown = Text(f"{error.message} Trying again.", style="bold red")
     return Group(shown, Text(f"{dt.datetime.now():%H:%M:%S}, every {seconds:g} s; Ctrl-C ends it", style="dim"))

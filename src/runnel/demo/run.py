@@ -107,7 +107,7 @@ def _stack(server: EmbeddedServer, master: str, console: Console) -> Iterator[st
         console.print(f"Ready in {time.monotonic() - began:.1f} s", style="dim")
         worker = threading.Thread(target=engine.run, name="demo-engine", daemon=True)
         worker.start()
-        page = HttpServer(dsn, HttpPlace.of_home(server.home.path), loopback_reads=True)
+        page = HttpServer(dsn, HttpPlace.of_home(server.home.path), loopback_reads=True, looks=engine.looks)
         try:
             page.start()
             console.print(f"Watch it in a browser: [bold]{page.url}[/bold]\n", soft_wrap=True)

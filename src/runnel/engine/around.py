@@ -9,6 +9,7 @@ from runnel.engine.defining import Defining
 from runnel.engine.job import Job
 from runnel.engine.plans import Plans
 from runnel.engine.reservations import Reservations
+from runnel.model.looks import Looks
 
 
 def _nothing(_: int | None) -> None:
@@ -22,6 +23,7 @@ class Around:
     reservations: Reservations = field(default_factory=Reservations)
     defining: Defining = field(default_factory=Defining)
     plans: Plans = field(default_factory=Plans)
+    looks: Looks = field(default_factory=Looks)
     tidy_others: Callable[[int | None], None] = _nothing
     """Let other workers drop the temporary tables of stream tables that are gone, or of one that was redefined."""
     stop_work_on: Callable[[int, str], None] = lambda *_: None

@@ -89,6 +89,8 @@ class Engine:
         self._attention = Attention(self._desk)
         self._services = all_services(dsn, home, data_path, on_event, lambda: self._spark.sessions)
         self.loop = Loop(self._desk, self._attention, Verification(verify_every, on_event), self._services)
+        self.looks = self._desk.around.looks
+        """Which stream tables somebody looks at; give it to a server that shows them."""
         self._connected = False
         self._patience = Patience(FIRST_WAIT, LONGEST_WAIT)
         self.loopback_problem: TransientError | None = None

@@ -103,7 +103,12 @@ class Loop:
         # One that is being filled for the first time waits for nothing but its build.
         filled = [n for n in nodes if registry.rows[n].is_populated]
         late = [waited for n in filled if (waited := clocks.late(n, registry.graph, now)) is not None]
-        return {"running": len(busy), "waiting": len(late), "late": round(max(late, default=0.0), 3)}
+        return {
+            "running": len(busy),
+            "waiting": len(late),
+            "late": round(max(late, default=0.0), 3),
+            "jobs": self.desk.sessions.jobs_running(),
+        }
 
     # -- what workers have done ------------------------------------------------------------------------------
 

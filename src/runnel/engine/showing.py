@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SHOWN_AFTER = 1.0
 SECONDS = 0.5
 """Between two looks."""
+VERIFYING, MERGING = "verify", "merge"
 
 SHOW = """
 WITH shown AS (SELECT * FROM jsonb_populate_recordset(NULL::pgtrickle.pgt_work, %(rows)s)),
@@ -34,6 +35,11 @@ ON CONFLICT (job) DO UPDATE SET name = excluded.name, phase = excluded.phase, ro
     rows_total = excluded.rows_total, phase_started_at = excluded.phase_started_at, stopping = excluded.stopping
 """
 COPIED = "SELECT pid, tuples_processed FROM pg_stat_progress_copy WHERE pid = ANY(%s)"
+BY_TASKS = """
+SELECT coalesce(sum(c.tuples_processed), 0)::int8 FROM pg_stat_progress_copy c JOIN pg_stat_activity a USING (pid)
+WHERE a.application_name = %s
+"""
+"""What the tasks of a worker that run just now have read so far."""
 EXPECTED = "SELECT coalesce(sum(greatest(reltuples, 0)), 0)::int8 FROM pg_class WHERE oid = ANY(%s::oid[])"
 
 
@@ -46,6 +52,8 @@ class Showing:
     _looked: float = 0.0
     _expected: dict[int, int] = field(default_factory=dict)
     """By job: about how many rows its sources have."""
+    _loaded: dict[int, int] = field(default_factory=dict)
+    """By job: how many rows it has loaded last, which are those to be merged."""
 
     def show(
         self,
@@ -63,9 +71,9 @@ class Showing:
         rows = [self._row(conn, registry, spark, worker, job, copied.get(worker.pid)) for worker, job in long]
         conn.execute(SHOW, {"rows": Jsonb(rows)})
         self.shows = bool(long)
-        self._expected = {
-            number: rows for number, rows in self._expected.items() if number in {j.number for _, j in long}
-        }
+        shown = {job.number for _, job in long}
+        self._expected = {number: rows for number, rows in self._expected.items() if number in shown}
+        self._loaded = {number: rows for number, rows in self._loaded.items() if number in shown}
 
     def _row(
         self,
@@ -77,11 +85,19 @@ class Showing:
         copied: int | None,
     ) -> dict[str, Any]:
         done, total = job.done or copied, job.expected
+        if copied:
+            self._loaded[job.number] = copied
         if done is None:
-            tasks, all_tasks = spark.tasks_of(worker.tag)
-            if all_tasks:
+            tasks = spark.tasks_of(worker.tag)
+            if tasks.all:
                 total = self._sources(conn, registry, job)
-                done = total * tasks // all_tasks if total else None
+                row = conn.execute(BY_TASKS, (worker.tag,)).fetchone()
+                done = tasks.rows(total, row[0] if row else 0) if total else None
+            # One statement of PostgreSQL's does not tell how far it is.
+            elif job.at == VERIFYING:
+                total = self._sources(conn, registry, job) or None
+            elif job.at == MERGING:
+                total = self._loaded.get(job.number)
         return {
             "job": job.number, "name": job.subject, "command": job.what, "phase": job.at, "rows_done": done,
             "rows_total": max(total, done or 0) if total else None, "started_at": _moment(job.began),

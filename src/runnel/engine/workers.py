@@ -117,7 +117,7 @@ class Worker:
         # The name is that of the tasks' sessions; sessions of the engine's own have others.
         dsn = pinned(make_conninfo(house.dsn, application_name=self.tag))
         sinks = open_sinks(dsn, house.sessions, house.leftovers, house.outboxes)
-        place = Workplace(self.conn, dsn, house.sessions, kinds, sinks, house.role)
+        place = Workplace(self.conn, dsn, house.sessions, kinds, sinks, house.role, looks=house.around.looks)
         registry = Registry(kinds=kinds, plans=house.around.plans, changes=UNKNOWN)
         registry.must_log = house.around.reservations.must_log
         structure = house.around.defining

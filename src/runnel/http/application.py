@@ -18,15 +18,18 @@ from runnel.http.hooks import Hooks
 from runnel.http.metrics.exposition import OPEN_PATHS, Metrics
 from runnel.http.page.routes import Page
 from runnel.iceberg.rest import ICEBERG, Rest
+from runnel.model.looks import Looks
 
 log = logging.getLogger(__name__)
 
 
-def build(connections: Connections, callers: Callers, hosts: frozenset[str], incoming: Hooks | None = None) -> App:
+def build(
+    connections: Connections, callers: Callers, hosts: frozenset[str], incoming: Hooks | None, looks: Looks
+) -> App:
     """The application of one server; `incoming` takes the webhooks of others in."""
     rest = Rest(connections.borrow, callers.by_token)
     metrics = Metrics(connections.borrow)
-    page = Page(connections.borrow)
+    page = Page(connections.borrow, looks)
     site = Starlette(
         routes=[
             *page.routes(),

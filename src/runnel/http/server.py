@@ -21,6 +21,7 @@ from runnel.http.connections import Connections
 from runnel.http.guard import own_names
 from runnel.http.hooks import Hooks
 from runnel.http.place import HttpPlace, Listen
+from runnel.model.looks import Looks
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +55,15 @@ class HttpServer:
         tls: Tls | None = None,
         loopback_reads: bool = False,
         hooks: Hooks | None = None,
+        looks: Looks | None = None,
     ) -> None:
-        """`loopback_reads`: whoever is on this machine reads without a token. `hooks` takes webhooks in."""
+        """`loopback_reads`: whoever is on this machine reads without a token. `hooks` takes webhooks in. `looks` are
+        those of the engine in this process, if there is one."""
         self._place = place
         self._listen = listen or Listen()
         self._tls = tls
         self._hooks = hooks
+        self._looks = looks or Looks()
         self._connections = Connections(dsn)
         self._callers = Callers(place.token(), self._connections.borrow, loopback_reads=loopback_reads)
         self._server: uvicorn.Server | None = None
@@ -74,7 +78,7 @@ class HttpServer:
         port = opened.getsockname()[1]
         scheme = "https" if self._tls else "http"
         self.url = f"{scheme}://{_shown(self._listen.host)}:{port}"
-        app = build(self._connections, self._callers, own_names(self._listen.host), self._hooks)
+        app = build(self._connections, self._callers, own_names(self._listen.host), self._hooks, self._looks)
         config = uvicorn.Config(
             app,
             log_config=None,

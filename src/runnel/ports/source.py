@@ -7,7 +7,7 @@ belong to the source that gave them: everybody else only keeps them, in the fron
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,6 +75,8 @@ class Reading:
     """Put it around what should count as a step of its own in the refresh's timings."""
     fresh: Collection[int] = frozenset()
     """Stream tables written in this very transaction: tasks cannot see them yet."""
+    changes: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    """What was read of the changes of relations; all stream tables that one transaction refreshes share it."""
     automatic: bool = True
     """Whether a source may prefer to be recomputed (refresh_mode AUTO)."""
     forgotten: str = "fallback"

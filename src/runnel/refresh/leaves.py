@@ -27,6 +27,9 @@ from runnel.sources.stage.source import HiddenStage
 SLICES_PER_TASK = 4
 """Of a table that tasks read: those that end early take another."""
 
+SHARED_ROWS = 10_000
+"""So many changes at most are kept for other stream tables of the same transaction."""
+
 FOLLOWED = 20
 """In tables with so many times as many rows as changed, indexes find what the changes meet sooner than slices do."""
 
@@ -106,10 +109,26 @@ class Leaves:
             table = schema.empty_table()
         else:
             assert rows.select is not None
-            table = read_arrow(self.reading.as_owner, rows.select(), schema)
+            table = self._read_once(leaf, rows.select(), schema)
         self.reading.spark.meter.driver(table.num_rows)
         self.count(leaf, table.num_rows)
         return table
+
+    def _read_once(self, leaf: Leaf, query: Query, schema: pa.Schema) -> pa.Table:
+        """Changes of a relation; those that another stream table of the transaction has read alike are not read again.
+
+        They are the same rows: the transaction has one snapshot, and what the SELECT means depends on nothing but its
+        text, its values, whose rights it has, and the settings.
+        """
+        reading = self.reading
+        if not isinstance(leaf.source, Relation):
+            return read_arrow(reading.as_owner, query, schema)
+        key = reading.role, frozenset(reading.settings.items()), query.text, repr(query.params), schema
+        if (known := reading.changes.get(key)) is None:
+            known = read_arrow(reading.as_owner, query, schema)
+            if known.num_rows <= SHARED_ROWS:
+                reading.changes[key] = known
+        return known
 
     def changes(self, leaf: Leaf) -> Frame:
         """What changed in a leaf since the frontier, read by tasks."""

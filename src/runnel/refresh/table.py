@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import psycopg
 
@@ -46,6 +47,8 @@ class Shared:
     scratch: Scratch
     fresh: set[int] = field(default_factory=set)
     """Stream tables that this transaction has written to."""
+    changes: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    """What was read of the changes of relations (`runnel.refresh.leaves`)."""
 
     def __post_init__(self) -> None:
         row = self.conn.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone()
@@ -71,7 +74,8 @@ class TableRefresh:
             conn=shared.conn, dsn=shared.dsn, spark=self.sessions, table_id=table.id, name=table.name,
             role=table.owner, settings=table.settings, snapshot=shared.snapshot,
             clock=Clock(position.frontier.clock, shared.now), versions=shared.versions, statistics=shared.statistics,
-            step=self.steps, fresh=shared.fresh, automatic=table.mode == "AUTO", forgotten=table.forgotten,
+            step=self.steps, fresh=shared.fresh, changes=shared.changes, automatic=table.mode == "AUTO",
+            forgotten=table.forgotten,
         )  # fmt: skip
         self.sources: Mapping[int, Source] = open_sources(shared.kinds, self.reading, table.sources)
         for source in self.sources.values():

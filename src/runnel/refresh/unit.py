@@ -29,10 +29,12 @@ from runnel.catalog.owner import settle, sweep
 from runnel.catalog.rows import StreamTable
 from runnel.catalog.statistics import Statistics
 from runnel.model import progress
+from runnel.model.looks import Looks, Seen
 from runnel.model.spans import Fact, Facts, span
 from runnel.ports.sink import Later, Publication, Refreshed, Result
 from runnel.refresh.choose import WhyFull
 from runnel.refresh.history import record
+from runnel.refresh.looks import changed_rows
 from runnel.refresh.maintained import Maintained, Outcome, Position
 from runnel.refresh.table import Shared, TableRefresh
 from runnel.refresh.testing import run_tests
@@ -100,6 +102,7 @@ class Workplace:
     """The engine's own."""
     statistics: Statistics = field(default_factory=Statistics)
     scratch: Scratch = field(default_factory=Scratch)
+    looks: Looks = field(default_factory=Looks)
 
     def shared(self, versions: dict[int, int]) -> Shared:
         """What the tables of one transaction share; call it inside the transaction."""
@@ -143,6 +146,7 @@ def refresh_unit(place: Workplace, order: Order, followed: Sequence[str]) -> lis
     """Refresh stream tables in one transaction; `followed`: the kinds of sources that they read."""
     conn = place.conn
     outcomes: list[Outcome] = []
+    seen: dict[int, Seen] = {}
     for kind in place.kinds:
         if kind.name in followed:
             kind.follow(conn)
@@ -170,6 +174,8 @@ def refresh_unit(place: Workplace, order: Order, followed: Sequence[str]) -> lis
                     publication.prepare(member.result)
                     outcome = refresh.run(member.why_full)
                     outcomes.append(outcome)
+                    if outcome.changed and place.looks.wants(current):
+                        seen[current] = changed_rows(conn, member.table, outcome.version)
                     held = run_tests(shared, member.table, outcome) if member.row.tested else None
                     _publish(conn, publication, outcome, member.result, held)
                     # Of what was only looked at on the way to the one that was asked for, nothing has to be told.
@@ -202,6 +208,9 @@ def refresh_unit(place: Workplace, order: Order, followed: Sequence[str]) -> lis
         if not is_lost(conn):
             insist(conn, lambda: settle(conn))
             conn.isolation_level = None
+    for table, rows in seen.items():
+        if rows.rows:  # of a first fill nothing is told that everybody can read in the table
+            place.looks.keep(table, rows)
     for later in publication.later():
         _publish_later(place, later)
     return outcomes

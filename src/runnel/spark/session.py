@@ -26,7 +26,7 @@ from runnel.spark.meter import Meter
 from runnel.spark.package import check_package, package_settings, python_version
 from runnel.spark.prepared import PreparedPlans
 
-__all__ = ["SMALL_ROWS", "Sessions", "SparkSession", "adopt", "build_sessions"]
+__all__ = ["SMALL_ROWS", "Sessions", "SparkSession", "Tasks", "adopt", "build_sessions"]
 
 _APPLICATION = {
     "spark.ui.enabled": "false",
@@ -80,6 +80,23 @@ _LARGE = {
 
 SMALL_ROWS = 100_000
 """Work on at most this many rows is done on the driver, unless an engine is told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Those of a job: done, running, and all."""
+
+    done: int
+    running: int
+    all: int
+
+    def rows(self, total: int, being_read: int) -> int:
+        """About how many rows of so many are done; tasks that run have read some of theirs, at most all.
+
+        >>> Tasks(2, 2, 8).rows(800, 0), Tasks(2, 2, 8).rows(800, 150), Tasks(2, 2, 8).rows(800, 999)
+        (200, 350, 400)
+        """
+        return total * self.done // self.all + min(being_read, total * self.running // self.all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +154,7 @@ class Sessions:
         with contextlib.suppress(Py4JError, OSError):
             self.base.sparkContext.cancelJobsWithTag(worker)
 
-    def tasks_of(self, worker: str) -> tuple[int, int]:
+    def tasks_of(self, worker: str) -> Tasks:
         """How many tasks of a worker's present job are done, of how many; none of none if it has no job."""
         context = self.base.sparkContext
         try:
@@ -145,10 +162,17 @@ class Sessions:
             for number in context.statusTracker().getActiveJobsIds():
                 job = spark.statusStore().job(number)
                 if job.jobTags().contains(worker):
-                    return int(job.numCompletedTasks()), int(job.numTasks())
+                    return Tasks(int(job.numCompletedTasks()), int(job.numActiveTasks()), int(job.numTasks()))
         except (Py4JError, OSError, AttributeError):
             pass  # looking never does harm
-        return 0, 0
+        return Tasks(0, 0, 0)
+
+    def jobs_running(self) -> int:
+        """How many jobs Spark has at this moment."""
+        try:
+            return len(self.base.sparkContext.statusTracker().getActiveJobsIds())
+        except (Py4JError, OSError, AttributeError):
+            return 0  # looking never does harm
 
     def stop(self) -> None:
         """Stop the application if it was started here."""

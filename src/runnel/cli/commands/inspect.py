@@ -23,6 +23,9 @@ from runnel.cli.target import DsnOption, HomeOption, open_client
 from runnel.errors import RunnelError, UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from runnel.answers import Check
     from runnel.client import Client, StreamTableStatus
 
 NameArgument = Annotated[str, typer.Argument(help="Stream table.")]
@@ -44,20 +47,28 @@ def status(
         if watch:
             from runnel.cli.watch import watch_status
 
-            watch_status(lambda: _chosen(client.status(), name), every)
+            watch_status(lambda: _chosen(client.status(), name), lambda: _burden(client.health()), every)
             return
         tables = _chosen(client.status(), name)
         work = [] if json else client.progress()
-        engine = "" if json or name is not None else _engine(client)
+        health = [] if json else client.health()
     print_json(tables) if json else print_status(tables)
     print_progress(work)
-    if engine:
+    if burden := _burden(health):
+        note(burden, style="yellow")
+    if name is None and (engine := _result(health, "scheduler_running")):
         note(engine)
 
 
-def _engine(client: Client) -> str:
-    """Who maintains them, and with how many prepared plans."""
-    return next((check.result for check in client.health() if check.name == "scheduler_running"), "")
+def _result(health: Sequence[Check], name: str) -> str:
+    """What a check says; of the engine: who it is, and with how many prepared plans."""
+    return next((check.result for check in health if check.name == name), "")
+
+
+def _burden(health: Sequence[Check]) -> str:
+    """That there is more to do than the machine can, if it is so."""
+    late = [check for check in health if check.name == "keeping_up" and check.severity != "OK"]
+    return _result(late, "keeping_up")
 
 
 def _chosen(tables: list[StreamTableStatus], name: str | None) -> list[StreamTableStatus]:

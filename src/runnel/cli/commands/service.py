@@ -83,15 +83,28 @@ def logs(
 
 
 def _following(path: Path, place: int) -> Iterator[str]:
-    """What is added to a file, also when it is set aside for a new one."""
+    """What is added to a file, also when it is set aside for a new one: the old one is read to its end first."""
     while True:
-        if path.is_file():
-            with path.open(encoding="utf-8", errors="replace") as opened:
-                # A file that is shorter than what was read is another one.
-                opened.seek(place if path.stat().st_size >= place else 0)
+        if not path.is_file():
+            time.sleep(_LOOK_SECONDS)
+            continue
+        with path.open(encoding="utf-8", errors="replace") as opened:
+            opened.seek(place)
+            while True:
+                replaced = _is_another(path, opened.fileno())
                 yield opened.read()
-                place = opened.tell()
-        time.sleep(_LOOK_SECONDS)
+                if replaced:
+                    break
+                time.sleep(_LOOK_SECONDS)
+        place = 0
+
+
+def _is_another(path: Path, opened: int) -> bool:
+    """Whether under a name is now another file than the one that was opened there."""
+    try:
+        return not os.path.samestat(path.stat(), os.fstat(opened))
+    except FileNotFoundError:
+        return False  # between the two
 
 
 @app.command(

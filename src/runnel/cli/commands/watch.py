@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,9 +44,25 @@ def watch(
             note(f"Watching {name}; Ctrl-C ends it.")
         for delta in client.subscribe(name, after, seconds=seconds):
             if form == "json":
-                typer.echo(json.dumps(asdict(delta), default=str, ensure_ascii=False))
+                typer.echo(_line(asdict(delta)))
             else:
                 _print(delta)
+
+
+def _line(delta: Mapping[str, Any]) -> str:
+    """A delta as JSON, with all digits of its numbers.
+
+    >>> from decimal import Decimal
+    >>> _line({"inserted": [{"price": Decimal("5.00"), "name": "é"}]})
+    '{"inserted": [{"price": 5.00, "name": "é"}]}'
+    """
+    from decimal import Decimal
+
+    # No text of PostgreSQL's has a zero character, so what stands between two of them is a number of ours.
+    def plain(value: Any) -> str:
+        return f"\0{value}\0" if isinstance(value, Decimal) else str(value)
+
+    return re.sub(r'"\\u0000(.*?)\\u0000"', r"\1", json.dumps(delta, default=plain, ensure_ascii=False))
 
 
 def _print(delta: Delta) -> None:

@@ -59,7 +59,7 @@ ORDER BY s.pgt_id
 """
 ENGINE = """
 SELECT pgtrickle._engine_alive() AS up, extract(epoch FROM e.started_at)::float8 AS started,
-       extract(epoch FROM h.seen_at)::float8 AS seen, coalesce(h.pace, '{}') AS pace,
+       extract(epoch FROM greatest(h.seen_at, e.started_at))::float8 AS seen, coalesce(h.pace, '{}') AS pace,
        coalesce(h.prepared_plans, '{}') AS plans,
        (SELECT count(*) FROM pgtrickle.pgt_requests q WHERE q.status IN ('PENDING', 'RUNNING')) AS requests,
        (SELECT count(*) FROM pgtrickle.pgt_progress) AS long,

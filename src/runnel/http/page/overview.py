@@ -29,7 +29,7 @@ ORDER BY 1
 ENGINE = """
 SELECT pgtrickle._engine_alive() AS up, e.version, e.host, e.spark_master AS spark,
        extract(epoch FROM e.started_at)::float8 AS started,
-       extract(epoch FROM clock_timestamp() - h.seen_at)::float8 AS silence,
+       extract(epoch FROM clock_timestamp() - greatest(h.seen_at, e.started_at))::float8 AS silence,
        coalesce(h.pace, '{}') AS pace, coalesce(h.prepared_plans, '{}') AS plans, cardinality(e.writers) AS workers,
        current_database() AS database
 FROM (VALUES (1)) one LEFT JOIN pgtrickle.pgt_engine e ON true LEFT JOIN pgtrickle.pgt_heartbeat h ON true
@@ -71,6 +71,8 @@ def _engine(engine: Row) -> Iterator[Row]:
         return
     if (engine["silence"] or 0) > 90:
         yield _note("bad", None, "The engine does not answer.", "Look at its log (runnel logs) and start it again.")
+    if engine.get("workers") == 0:
+        yield _note("warn", None, "Spark is starting: refreshes wait for it.", "Nothing: it takes some seconds.")
     waiting, late = engine["pace"].get("waiting") or 0, engine["pace"].get("late") or 0
     # An engine that sleeps says so every half a minute only: what it said before is no news.
     if waiting and late > 3 and (engine["silence"] or 0) < RECENT:
@@ -98,7 +100,7 @@ def _table(table: Row) -> Iterator[Row]:
         yield _note(
             "warn", name, "waits to be rebuilt, because something under it changed.", "Nothing: it is done by itself."
         )
-    if table["status"] == "ACTIVE" and is_late(table):
+    if table["status"] == "ACTIVE" and not table["errors"] and is_late(table):
         behind = f"is {_span(table['staleness'])} behind; its schedule is {table['schedule']}."
         yield _note("warn", name, behind, "Its page shows where the time goes; explain marks what costs much.")
     if table.get("tests") not in (None, "ok"):

@@ -20,6 +20,7 @@ from runnel.http.callers import Caller
 from runnel.http.page import acts, graph, overview, provenance, table, watch
 from runnel.http.page.caller import Connection, only, speaking_for
 from runnel.http.page.files import file, files
+from runnel.model.looks import Looks
 
 Borrow = Callable[[], AbstractContextManager[Connection]]
 Answer = Callable[[Connection, Request], Any]
@@ -33,8 +34,9 @@ _KEPT = 200
 class Page:
     """The page of one server."""
 
-    def __init__(self, borrow: Borrow) -> None:
+    def __init__(self, borrow: Borrow, looks: Looks) -> None:
         self._borrow = borrow
+        self._looks = looks
         self._kept: dict[tuple[str, str], tuple[float, bytes]] = {}
         self._lock = threading.Lock()
         self._captured = graph.Captured()
@@ -77,7 +79,9 @@ class Page:
 
     async def _delta(self, request: Request) -> Response:
         caller, name = _caller(request), _asked(request, "name")
-        return await self._shared((caller.role, str(request.url)), lambda conn: table.delta(conn, name, caller))
+        return await self._shared(
+            (caller.role, str(request.url)), lambda conn: table.delta(conn, name, caller, self._looks)
+        )
 
     def _reading(self, name: str, answer: Answer) -> Callable[[Request], Any]:
         async def read(request: Request) -> Response:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
 from typing import Any
 
 from psycopg import sql
 
 from runnel.http.callers import Caller
 from runnel.http.page.caller import Connection, Row, only, rows
+from runnel.model.looks import MOST_ROWS, Looks
+from runnel.model.shown import as_text
 
 MOST_REFRESHES = 200
-DELTA_ROWS = 50
 
 TABLE = """
 SELECT s.pgt_id, s.pgt_relid::int8 AS relid, format('%%I.%%I', s.pgt_schema, s.pgt_name) AS name,
@@ -104,13 +107,11 @@ WHERE s.pgt_id = %(id)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnu
 
 
 MESSAGE = """
-SELECT m.payload FROM tide.tide_outbox_messages m JOIN tide.tide_outbox_config c ON c.outbox_name = m.outbox_name
+SELECT m.payload::text AS payload
+FROM tide.tide_outbox_messages m JOIN tide.tide_outbox_config c ON c.outbox_name = m.outbox_name
 WHERE c.pgt_id = %(id)s ORDER BY m.id DESC LIMIT 1
 """
-WHY_NONE = (
-    "Changes are kept while another stream table reads this one, or in its outbox (pgtrickle.attach_outbox); "
-    "it has neither."
-)
+WHY_NONE = "Its next change is shown here: rows are kept while somebody looks."
 
 
 def _told(conn: Connection, pgt_id: int, columns: list[str]) -> Row | None:
@@ -118,27 +119,33 @@ def _told(conn: Connection, pgt_id: int, columns: list[str]) -> Row | None:
     message = only(conn, MESSAGE, {"id": pgt_id})
     if message is None:
         return None
-    payload = message["payload"]
+    payload = json.loads(message["payload"], parse_float=Decimal)  # which keeps all digits
     read = [
         [weight, *(None if row.get(name) is None else str(row[name])[:200] for name in columns)]
         for weight, key in ((-1, "deleted"), (1, "inserted"))
-        for row in (payload.get(key) or ())[:DELTA_ROWS]
+        for row in (payload.get(key) or ())[:MOST_ROWS]
     ]
     return {
         "columns": columns,
         "version": payload.get("refresh_id"),
-        "rows": read[:DELTA_ROWS],
+        "rows": read[:MOST_ROWS],
         "why": "No rows changed.",
     }
 
 
-def delta(conn: Connection, name: str, caller: Caller) -> Row | None:
-    """The rows of the last change that is still in the stream table's log; read by the engine's role, if allowed."""
+def delta(conn: Connection, name: str, caller: Caller, looks: Looks) -> Row | None:
+    """The rows of the last change: as the engine kept them for those who look, or as outbox or log still have them.
+
+    They are read by the engine's role, if the caller may read the table.
+    """
     found = only(conn, READABLE, {"name": name, "role": caller.role})
     if found is None:
         return None
     if not found["readable"]:
         return {"rows": [], "why": "Your role may not read this table."}
+    seen = looks.look(found["pgt_id"])
+    if seen is not None:
+        return {"columns": seen.columns, "version": seen.version, "rows": seen.rows, "why": None}
     columns = [row["name"] for row in rows(conn, COLUMNS, {"id": found["pgt_id"]})]
     told = _told(conn, found["pgt_id"], columns)
     if told is not None:
@@ -146,15 +153,13 @@ def delta(conn: Connection, name: str, caller: Caller) -> Row | None:
     if not found["logged"]:
         return {"rows": [], "why": WHY_NONE}
     log = sql.Identifier("pgtrickle_changes", f"log_{found['pgt_id']}")
-    # A cast to text may be a function of some user; format() asks the type's own output function.
-    value = "CASE WHEN num_nulls({0}) = 0 THEN left(format('%s', {0}), 200) END"
     query = sql.SQL(
         "SELECT pgt_version, pgt_w, {values} FROM {log} "
         "WHERE pgt_version = (SELECT max(pgt_version) FROM {log}) LIMIT {most}"
     ).format(
-        log=log, most=DELTA_ROWS,
-        values=sql.SQL(", ").join(sql.SQL(value).format(sql.Identifier(f"o{i}")) for i in range(len(columns))),
+        log=log, most=MOST_ROWS,
+        values=sql.SQL(", ".join(as_text(f"o{i}") for i in range(len(columns)))),
     )  # fmt: skip
     read: list[tuple[Any, ...]] = conn.execute(query).fetchall()
-    why = None if read else "All changes have been read by the stream tables that follow this one."
+    why = None if read else WHY_NONE
     return {"columns": columns, "version": read[0][0] if read else None, "rows": [row[1:] for row in read], "why": why}

@@ -62,7 +62,7 @@ export function state(word) {
 
 export function changes(inserted, deleted) {
   if (inserted === null || inserted === undefined) return ["–"];
-  return [el("span", { class: "plus" }, `+${number(inserted)}`), " ", el("span", { class: "minus" }, `−${number(deleted)}`)];
+  return [el("span", { class: inserted ? "plus" : "dim" }, `+${number(inserted)}`), " ", el("span", { class: deleted ? "minus" : "dim" }, `−${number(deleted)}`)];
 }
 
 // How much of a schedule has passed: good within it, a warning beyond, bad far beyond.

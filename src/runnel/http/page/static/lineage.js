@@ -39,7 +39,7 @@ function one(lake, snapshot) {
 }
 
 function step(made) {
-  return el("li", {}, el("strong", {}, `Snapshot ${made.snapshot} of ${made.lake}`), ` with ${number(made.rows)} rows added and removed, written ${made.written_at}`,
+  return el("li", {}, el("strong", {}, `Snapshot ${made.snapshot} of ${made.lake}`), ` with ${number(made.rows)} rows added and removed, written `, when(Date.parse(made.written_at.replace(" ", "T")) / 1000),
     el("ul", {}, el("li", {}, `by refresh ${made.refresh_id} of `, link(made.stream_table), made.action ? `: ${made.action}, ${span((made.milliseconds ?? 0) / 1000)}` : "",
       el("ul", {}, made.sources.map((source) => el("li", {}, `from ${source.kind} `, el("strong", {}, source.name), ` at version ${source.version}`, source.made_by ? el("ul", {}, step(source.made_by)) : null))))));
 }

@@ -90,7 +90,7 @@ export function overview() {
       ["State", engine.up ? "running" : "not running"], ["Since", ago(engine.started)], ["Being refreshed", number(engine.pace.running ?? 0)],
       ["Waiting", number(engine.pace.waiting ?? 0)], ["Version", engine.version ?? "–"]]));
     cards[1][1].replaceChildren(figures([
-      ["Master", engine.spark ?? "–"], ["Workers", number(engine.workers ?? 0)], ["Long work", number(found.progress.length)],
+      ["Master", engine.spark ?? "–"], ["Jobs running", number(engine.pace.jobs ?? 0)], ["Workers", number(engine.workers ?? 0)], ["Long work", number(found.progress.length)],
       ["Prepared plans", number(engine.plans.plans ?? 0)]]));
     cards[2][1].replaceChildren(lake ? figures([
       ["Snapshots", number(lake.snapshots)], ["Files", number(lake.files)], ["Bytes", bytes(lake.bytes)], ["Small files", number(lake.small_files)],

@@ -20,8 +20,10 @@ export function table(name) {
   let picked = null;
   let newest = null;
   let id = null;
+  let looked = 0;
 
   const content = (key) => parts[key].lastElementChild;
+  content("plan").append(el("p", { class: "dim" }, "The engine is being asked …"));
 
   async function press(button, action) {
     button.disabled = true;
@@ -51,6 +53,8 @@ export function table(name) {
     parts.progress.replaceChildren(...(found.progress ? [el("div", { class: "card" }, progress(found.progress))] : []));
     put(query, found.query);
     const top = found.history[0]?.id ?? 0;
+    // Rows are kept for those who look, so they look again now and then.
+    if (top === newest && Date.now() - looked > 60000) delta();
     if (top !== newest) {
       newest = top;
       timeline(found.history);
@@ -62,7 +66,7 @@ export function table(name) {
     }
   }
 
-  const query = el("pre", { tabindex: "0" });
+  const query = el("pre", { tabindex: "0", class: "text" });
   content("query").append(query);
 
   async function plan() {
@@ -79,12 +83,17 @@ export function table(name) {
     // Nearly all fit: one long build does not flatten the rest.
     const times = shown.map((r) => r.ms ?? 0).sort((a, b) => a - b);
     const longest = Math.max(1, times[Math.floor((times.length - 1) * 0.9)] ?? 1);
+    const most = Math.max(1, ...shown.map((r) => Math.max(r.inserted ?? 0, r.deleted ?? 0)));
     content("timeline").replaceChildren(
-      el("div", { class: "timeline", role: "list" }, shown.map((r) => el("div", { role: "listitem", class: "slot" }, bar(r, longest)))),
+      el("div", { class: "chart" },
+        el("div", { class: "axis", "aria-hidden": "true" }, [longest, longest / 2, 0].map((ms) => el("span", {}, span(ms / 1000)))),
+        el("div", { class: "timeline", role: "list" }, shown.map((r) => el("div", { role: "listitem", class: "slot" }, bar(r, longest, most)))),
+        el("div", { class: "axis rows", "aria-hidden": "true" }, el("span", {}, `+${number(most)}`), el("span", {}, `−${number(most)}`))),
+      el("p", { class: "dim" }, "The newest on the right, split into its steps; below, the rows that it added and removed. Press one for its figures."),
       el("ul", { class: "key" }, KINDS.map((kind) => el("li", {}, el("i", { class: `s-${kind}` }), kind === "rest" ? "other" : kind))), parts.chosen);
   }
 
-  function bar(refresh, longest) {
+  function bar(refresh, longest, most) {
     const words = `${refresh.action} ${refresh.status}, ${span((refresh.ms ?? 0) / 1000)}, plus ${refresh.inserted ?? 0}, minus ${refresh.deleted ?? 0} rows`;
     const height = Math.min(100, Math.max(3, (100 * (refresh.ms ?? 0)) / longest));
     const split = refresh.status === "FAILED" ? [["failed", 1]] : shares(refresh.timings);
@@ -93,8 +102,13 @@ export function table(name) {
       y -= share * height;
       return svg("rect", { class: `s-${kind}`, x: 0, y, width: 10, height: share * height });
     });
+    // One that took longer than fits is cut open at its top.
+    if ((refresh.ms ?? 0) > longest) pieces.push(svg("rect", { class: "s-cut", x: 0, y: 5, width: 10, height: 2 }));
+    const [up, down] = [refresh.inserted ?? 0, refresh.deleted ?? 0].map((rows) => (rows ? Math.max(2, (20 * Math.log1p(rows)) / Math.log1p(most)) : 0));
     return el("button", { type: "button", "aria-label": words, title: words, onclick: () => pick(refresh) },
-      svg("svg", { viewBox: "0 0 10 100", preserveAspectRatio: "none", "aria-hidden": "true" }, pieces));
+      svg("svg", { class: "steps", viewBox: "0 0 10 100", preserveAspectRatio: "none", "aria-hidden": "true" }, pieces),
+      svg("svg", { class: "rows", viewBox: "0 0 10 42", preserveAspectRatio: "none", "aria-hidden": "true" },
+        svg("rect", { class: "s-plus", x: 0, y: 20 - up, width: 10, height: up }), svg("rect", { class: "s-line", x: 0, y: 20.5, width: 10, height: 0.7 }), svg("rect", { class: "s-minus", x: 0, y: 22, width: 10, height: down })));
   }
 
   function shares(timings) {
@@ -112,18 +126,19 @@ export function table(name) {
 
   function history(refreshes) {
     const rows = refreshes.map((r) => el("tr", {},
-      el("td", { class: "n" }, String(r.id)), el("td", {}, when(r.at)), el("td", {}, state(r.status)), el("td", { class: "wide" }, r.action), el("td", { class: "n" }, span((r.ms ?? 0) / 1000)),
+      el("td", { class: "n wide" }, String(r.id)), el("td", {}, when(r.at)), el("td", {}, state(r.status)), el("td", { class: "wide" }, r.action), el("td", { class: "n" }, span((r.ms ?? 0) / 1000)),
       el("td", { class: "n wide" }, number(r.read)), el("td", { class: "n" }, changes(r.inserted, r.deleted)), el("td", { class: "wide" }, r.error ? el("span", { class: "error" }, r.error) : r.reason ?? "")));
     const more = el("button", { type: "button", onclick: async () => {
       older = older.concat(await api.get("history", { name, before: refreshes[refreshes.length - 1].id }));
       history([...refreshes.slice(0, 60), ...older]);
     } }, "Older");
-    const heads = [["Refresh", "n"], ["When", ""], ["End", ""], ["Action", "wide"], ["Took", "n"], ["Read", "n wide"], ["Rows", "n"], ["Why, or error", "wide"]];
+    const heads = [["Refresh", "n wide"], ["When", ""], ["End", ""], ["Action", "wide"], ["Took", "n"], ["Read", "n wide"], ["Rows", "n"], ["Why, or error", "wide"]];
     content("history").replaceChildren(el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map(([h, c]) => el("th", { scope: "col", class: c }, h)))), el("tbody", {}, rows))),
       refreshes.length >= 60 ? more : "");
   }
 
   async function delta() {
+    looked = Date.now();
     const found = await api.get("delta", { name }).catch((error) => ({ rows: [], why: error.message }));
     content("delta").replaceChildren(found.rows.length ? el("div", { class: "scroll" }, el("table", {},
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "±"), found.columns.map((c) => el("th", { scope: "col" }, c)))),

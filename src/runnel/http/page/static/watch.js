@@ -17,11 +17,11 @@ const PARTS = [
 
 export function watched(found) {
   return found.map((lake) => el("section", { class: "card", "aria-label": `Lake ${lake.name}` },
-    el("h2", {}, `Lake ${lake.name}, watched`),
+    el("h2", {}, `Watched: ${lake.name}`),
     el("ul", { class: "notes" }, lake.alerts.map((each) => el("li", { class: "warn" }, `${full(each)} has ${number(each.small_files)} small files, of ${bytes(each.average_bytes)} on average.`,
       el("small", {}, `Merge them: runnel lake maintain ${lake.name}`)))),
     minutes(lake.minutes),
-    el("div", { class: "grid" }, PARTS.filter(([key]) => lake[key].length).map(([key, title, heads, cells]) => el("div", { class: "scroll" }, el("h3", {}, title),
+    el("div", { class: "two" }, PARTS.filter(([key]) => lake[key].length).map(([key, title, heads, cells]) => el("div", { class: "scroll" }, el("h3", {}, title),
       el("table", {}, el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
         el("tbody", {}, lake[key].map((each) => el("tr", {}, cells(each).map((cell) => el("td", {}, cell)))))))))));
 }
@@ -30,6 +30,6 @@ function minutes(found) {
   const [last] = found;
   if (!last) return null;
   const most = Math.max(...found.map((each) => each.snapshots));
-  return el("p", {}, `${number(last.snapshots)} snapshots in the last busy minute, ${number(last.published)} of them by stream tables, `, when(last.minute),
+  return el("p", {}, `${number(last.snapshots)} ${last.snapshots === 1 ? "snapshot" : "snapshots"} in the last busy minute, ${number(last.published)} of them by stream tables, `, when(last.minute),
     `; at most ${number(most)} in one of the last ${number(found.length)} busy minutes.`);
 }
