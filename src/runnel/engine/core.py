@@ -34,7 +34,7 @@ from runnel.engine.standby import await_turn
 from runnel.engine.verification import Verification
 from runnel.engine.workers import Pool
 from runnel.errors import TransientError, UserError
-from runnel.sources.registry import all_services
+from runnel.sources.registry import all_kinds, all_services
 
 if TYPE_CHECKING:
     from runnel.spark.session import SparkSession
@@ -86,8 +86,10 @@ class Engine:
         self._spark = Application(spark, master, tasks_above, joins_in_spark, spark_package, on_event)
         self._desk = Desk(dsn, workers or max(2, os.cpu_count() or 2), on_event)
         self._attention = Attention(self._desk)
-        self._services = all_services(dsn, home, data_path, on_event, lambda: self._spark.sessions)
+        self._services = all_services(dsn, home, data_path, on_event, lambda: self._spark.sessions, self._desk.wake)
+        self._desk.around.kinds = lambda: all_kinds(self._services)
         self.loop = Loop(self._desk, self._attention, Verification(verify_every, on_event), self._services)
+        self._desk.around.recapture = self.loop.keep_house_soon
         self._connected = False
         self._patience = Patience(FIRST_WAIT, LONGEST_WAIT)
         self.loopback_problem: TransientError | None = None
@@ -206,6 +208,8 @@ class Engine:
         calls.abandon_requests(desk.control)
         release_captures(desk.control)
         release_sources(desk.control)
+        for service in self._services:
+            service.connected(desk.control)
         desk.forget()
         desk.reload()
         self._attention.look_around()

@@ -1,0 +1,99 @@
+"""The replication slot and the publication of a database: made, dropped, and found to be lost.
+
+The publication is made before the slot and dropped after it: pgoutput looks for it as of the moment that it decodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from runnel.sources.postgres.wal.messages import read_lsn
+
+Connection = psycopg.Connection[Any]
+PUBLICATION = "runnel"
+
+_STATE = """
+SELECT w.slot, w.generation, w.decoded_lsn::text, s.confirmed_flush_lsn::text, s.wal_status, s.plugin, s.active_pid,
+       s.database = current_database()
+FROM pgtrickle.pgt_wal w LEFT JOIN pg_replication_slots s ON s.slot_name = w.slot
+"""
+_NAME = "SELECT 'runnel_' || oid FROM pg_database WHERE datname = current_database()"
+_CREATE = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
+_DROP = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active"
+_PUBLISHED = "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = %s)"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the catalog knows of the slot, and what the server does."""
+
+    slot: str
+    generation: int
+    decoded: int
+    """What was committed before this place is in the buffers."""
+    lost: str | None
+    """Why the slot cannot go on from there."""
+    taken: int | None
+    """The process that reads the slot."""
+
+
+def look(conn: Connection) -> State | None:
+    """The slot in use, or None."""
+    row = conn.execute(_STATE).fetchone()
+    if row is None:
+        return None
+    slot, generation, decoded, confirmed, status, plugin, pid, here = row
+    lost = None
+    if not here:
+        lost = f"replication slot {slot} is gone"
+    elif plugin != "pgoutput":
+        lost = f"replication slot {slot} belongs to somebody else"
+    elif status == "lost":
+        lost = f"replication slot {slot} was invalidated: the server has removed WAL that was not decoded yet"
+    elif read_lsn(confirmed) > read_lsn(decoded):
+        lost = f"replication slot {slot} was moved past changes that were not decoded yet"
+    return State(str(slot), int(generation), read_lsn(decoded), lost, pid)
+
+
+def make(conn: Connection) -> None:
+    """Publication, slot and their row. Waits for the end of all transactions that have written something."""
+    _publish(conn)
+    slot, start = _new_slot(conn)
+    conn.execute("INSERT INTO pgtrickle.pgt_wal (slot, decoded_lsn) VALUES (%s, %s)", (slot, start))
+
+
+def replace(conn: Connection, state: State) -> None:
+    """Another slot for one that is lost. Whoever reads its tables computes anew, in a snapshot behind its beginning."""
+    conn.execute(_DROP, (state.slot,))
+    _publish(conn)
+    slot, start = _new_slot(conn)
+    with conn.transaction():
+        conn.execute("SELECT pgtrickle._wal_publish()")
+        conn.execute("SELECT pgtrickle._wal_lost(%s, %s, %s)", (state.lost, slot, start))
+
+
+def drop(conn: Connection, state: State) -> None:
+    """Nobody needs it any more."""
+    conn.execute(_DROP, (state.slot,))
+    with conn.transaction():
+        conn.execute("DELETE FROM pgtrickle.pgt_wal")
+        conn.execute(f"DROP PUBLICATION IF EXISTS {PUBLICATION}".encode())
+
+
+def _publish(conn: Connection) -> None:
+    row = conn.execute(_PUBLISHED, (PUBLICATION,)).fetchone()
+    if not (row and row[0]):
+        conn.execute(f"CREATE PUBLICATION {PUBLICATION}".encode())
+
+
+def _new_slot(conn: Connection) -> tuple[str, str]:
+    row = conn.execute(_NAME).fetchone()
+    assert row is not None
+    # One that a former engine made and could not record.
+    conn.execute(_DROP, (row[0],))
+    made = conn.execute(_CREATE, (row[0],)).fetchone()
+    assert made is not None
+    return str(row[0]), str(made[0])
