@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -54,8 +55,18 @@ def dsn(server: EmbeddedServer) -> Iterator[str]:
         conn.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}".encode())
     yield make_conninfo(server.dsn, dbname=name)
     with psycopg.connect(server.dsn, autocommit=True) as conn:
-        conn.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,))
+        drop_slots(conn, name)
         conn.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def drop_slots(conn: psycopg.Connection, database: str) -> None:
+    """Drop the slots of a database; whoever reads them is thrown out."""
+    slots = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s"
+    while found := conn.execute(slots, (database,)).fetchall():
+        for slot, pid in found:
+            conn.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            with contextlib.suppress(psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject):
+                conn.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
 
 
 Captured = Callable[..., None]
@@ -77,3 +88,19 @@ def captured(db: psycopg.Connection) -> Captured:
         raise AssertionError(f"not captured by {mode}: {found}")
 
     return wait
+
+
+@pytest.fixture
+def only_deltas(db: psycopg.Connection) -> Callable[..., None]:
+    """Assert that stream tables were never computed anew since they were filled: a mistake may not be mended unseen."""
+
+    def look(*names: str) -> None:
+        found = db.execute(
+            "SELECT s.pgt_name, h.action, h.status, h.reason FROM pgtrickle.pgt_refresh_history h "
+            "JOIN pgtrickle.pgt_stream_tables s USING (pgt_id) WHERE s.pgt_name = ANY(%s) "
+            "AND (h.action NOT IN ('INITIAL', 'DIFFERENTIAL') OR h.status <> 'COMPLETED')",
+            (list(names),),
+        ).fetchall()
+        assert found == []
+
+    return look

@@ -59,13 +59,20 @@ $$;
 CREATE FUNCTION pgtrickle._wal_column_obstacle(source oid, columns jsonb) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT CASE WHEN a.attgenerated <> '' THEN format('column %I is generated, and generated columns are not decoded', a.attname)
-                ELSE format('column %I is of type %s, whose values cannot be taken from the WAL', a.attname,
-                            format_type(a.atttypid, a.atttypmod)) END
-    FROM jsonb_to_recordset(columns) AS c (attnum smallint)
-    JOIN pg_attribute a ON a.attrelid = source AND a.attnum = c.attnum AND NOT a.attisdropped
-    WHERE a.attgenerated <> '' OR NOT pgtrickle._wal_type_fits(a.atttypid)
-    ORDER BY a.attnum LIMIT 1
+    -- Generated columns are not decoded. Whether anybody reads them or not, with one of them, a publication and REPLICA
+    -- IDENTITY FULL, PostgreSQL 18 refuses to update the table.
+    (SELECT format('column %I of %s is generated', a.attname, pgtrickle._relation_name(a.attrelid))
+     FROM pg_attribute a
+     WHERE a.attrelid = ANY (pgtrickle._descendants(source)) AND a.attgenerated <> '' AND NOT a.attisdropped
+     ORDER BY a.attrelid, a.attnum LIMIT 1)
+    UNION ALL
+    (SELECT format('column %I of %s is of type %s, whose values cannot be taken from the WAL', a.attname,
+                   pgtrickle._relation_name(source), format_type(a.atttypid, a.atttypmod))
+     FROM jsonb_to_recordset(columns) AS c (attnum smallint)
+     JOIN pg_attribute a ON a.attrelid = source AND a.attnum = c.attnum AND NOT a.attisdropped
+     WHERE NOT pgtrickle._wal_type_fits(a.atttypid)
+     ORDER BY a.attnum LIMIT 1)
+    LIMIT 1
 $$;
 
 CREATE FUNCTION pgtrickle._wal_server_obstacle() RETURNS TABLE (obstacle text, way_out text)
@@ -313,7 +320,8 @@ AS $$
             WHERE g.tgrelid = ANY (t.relations || t.ancestors) AND g.tgenabled = 'A'
               AND starts_with(g.tgname::text, format('pgtrickle_%s_', t.source_relid)))
        OR (t.capture = 'wal'
-           AND (EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY (t.relations) AND c.relkind = 'r' AND c.relreplident <> 'f')
+           AND (pgtrickle._wal_column_obstacle(t.source_relid, t.columns) IS NOT NULL
+                OR EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY (t.relations) AND c.relkind = 'r' AND c.relreplident <> 'f')
                 OR EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY (t.relations)
                              AND (c.oid = t.source_relid OR NOT c.relispartition)
                              AND NOT EXISTS (SELECT FROM pg_publication_rel m JOIN pg_publication p ON p.oid = m.prpubid
@@ -379,6 +387,10 @@ BEGIN
         END IF;
         IF old.capture = 'wal' THEN
             PERFORM pgtrickle._wal_publish();
+            IF NOT decoded THEN
+                PERFORM pgtrickle._wal_restore_identities(source, old.identities);
+                UPDATE pgtrickle.pgt_change_tracking SET identities = '{}' WHERE source_relid = source;
+            END IF;
         END IF;
         IF mark THEN
             PERFORM pgtrickle._capture_marker(source);
