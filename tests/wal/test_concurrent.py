@@ -120,7 +120,7 @@ def test_random_histories(dsn: str, tables: None, check: Check, only_deltas: Che
             chance.choice(sessions).step(chance)
             if step % 20 == 19:
                 check("joined", "copied")
-        for session in sessions:
+        for session in sessions * 2:
             session.end(chance)
         check("joined", "copied")
     only_deltas("joined", "copied")

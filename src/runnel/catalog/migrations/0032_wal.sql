@@ -27,10 +27,12 @@ CREATE TABLE pgtrickle.pgt_wal (
     decoded_lsn pg_lsn NOT NULL,
     warn_bytes  bigint NOT NULL DEFAULT 1073741824,
     lost        text,
-    lost_at     timestamptz
+    lost_at     timestamptz,
+    lost_xid    xid8
 );
 COMMENT ON TABLE pgtrickle.pgt_wal IS 'How far the WAL has been decoded into the buffers; one row while a slot is in use.';
 COMMENT ON COLUMN pgtrickle.pgt_wal.generation IS 'Rises when a slot was lost: what lies between two generations is unknown.';
+COMMENT ON COLUMN pgtrickle.pgt_wal.lost_xid IS 'The transaction that recorded the loss: who has not seen it has missed changes.';
 COMMENT ON COLUMN pgtrickle.pgt_wal.warn_bytes IS 'health_check warns when the server keeps more WAL than that for the slot.';
 COMMENT ON COLUMN pgtrickle.pgt_wal.decoded_lsn IS 'What was committed before it is in the buffers; moves with their rows.';
 GRANT SELECT ON pgtrickle.pgt_wal TO PUBLIC;
@@ -277,7 +279,7 @@ END
 $$;
 
 -- What lies between the old slot's end and the new one's beginning is unknown: everybody who reads these tables computes
--- anew, or stops and says so if that is what its owner wants.
+-- anew, or stops and says so if that is what its owner wants (ducklake_expired => 'error').
 CREATE FUNCTION pgtrickle._wal_lost(reason text, new_slot text, start pg_lsn) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -285,18 +287,12 @@ DECLARE
     source oid;
 BEGIN
     UPDATE pgtrickle.pgt_wal SET generation = generation + 1, decoded_lsn = start, slot = new_slot, lost = reason,
-                                 lost_at = clock_timestamp();
+                                 lost_at = clock_timestamp(), lost_xid = pg_current_xact_id();
     FOR source IN SELECT t.source_relid FROM pgtrickle.pgt_change_tracking t WHERE t.capture <> 'trigger' LOOP
         IF to_regclass(format('pgtrickle_changes.changes_%s', source)) IS NOT NULL THEN
             PERFORM pgtrickle._capture_marker(source);
         END IF;
     END LOOP;
-    UPDATE pgtrickle.pgt_stream_tables s
-       SET status = 'ERROR', needs_reinit = true, retry_at = NULL, updated_at = now(),
-           last_error = format('changes of its sources were lost: %s; pgtrickle.resume_stream_table computes it anew', reason)
-     WHERE s.ducklake_expired = 'error' AND s.status = 'ACTIVE'
-       AND EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_change_tracking t USING (source_relid)
-                   WHERE d.pgt_id = s.pgt_id AND t.capture <> 'trigger');
 END
 $$;
 

@@ -59,8 +59,21 @@ class Captured:
             ]
             params = {"f": since, "at": self.reading.snapshot}
             found = self.reading.conn.execute(" UNION ALL ".join(parts).encode(), params).fetchall()
-            seen |= {(o, since): Pending(rows, recompute=MARKED if marked else None) for o, rows, marked in found}
+            for each, rows, marked in found:
+                seen[each, since] = Pending(rows, recompute=self._why_anew(each, since) if marked else None)
         return seen[oid, since]
+
+    def _why_anew(self, oid: int, since: Version) -> str:
+        """Why a marker is there; the owner may want to hear of changes that were lost."""
+        lost = self.decoded.lost(since) if self.decoded is not None and self.comes_late(oid) else None
+        if lost is None:
+            return MARKED
+        if self.reading.forgotten == "error":
+            raise SchemaDriftError(
+                f"stream table {self.reading.name}: changes of its sources were lost: {lost}",
+                hint=f"Rebuild it: SELECT pgtrickle.resume_stream_table('{self.reading.name}').",
+            )
+        return f"warning: changes were lost: {lost}; recomputed"
 
     def comes_late(self, oid: int) -> bool:
         """Whether changes of a table are written to its buffer after they were committed."""

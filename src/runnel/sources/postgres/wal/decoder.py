@@ -110,7 +110,7 @@ class Decoder:
 
     def _work(self, conn: psycopg.Connection[Any]) -> bool:
         claim = conn.execute(_CLAIM).fetchone()
-        switching = Switching(conn, self._progress, self._on_event)
+        switching = Switching(conn, self._progress)
         while not self._stopping.is_set():
             self._look.clear()
             if conn.execute(_CLAIM).fetchone() != claim:
@@ -130,7 +130,7 @@ class Decoder:
                 if error.state != UNDEFINED:
                     raise
                 gone = f"publication {slot.PUBLICATION} was dropped"
-                self._replace(conn, slot.State(state.slot, state.generation, state.decoded, gone, None))
+                self._replace(conn, slot.State(state.slot, state.generation, state.decoded, gone))
         return True
 
     def _replace(self, conn: psycopg.Connection[Any], state: slot.State) -> None:

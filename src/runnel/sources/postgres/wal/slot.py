@@ -15,11 +15,11 @@ from runnel.sources.postgres.wal.messages import read_lsn
 Connection = psycopg.Connection[Any]
 PUBLICATION = "runnel"
 
-_STATE = """
-SELECT w.slot, w.generation, w.decoded_lsn::text, s.confirmed_flush_lsn::text, s.wal_status, s.plugin, s.active_pid,
-       s.database = current_database()
+_STATE = f"""
+SELECT w.slot, w.generation, w.decoded_lsn::text, s.confirmed_flush_lsn::text, s.wal_status, s.plugin,
+       s.database = current_database(), EXISTS (SELECT FROM pg_publication WHERE pubname = '{PUBLICATION}')
 FROM pgtrickle.pgt_wal w LEFT JOIN pg_replication_slots s ON s.slot_name = w.slot
-"""
+"""  # noqa: S608  (a constant)
 _NAME = "SELECT 'runnel_' || oid FROM pg_database WHERE datname = current_database()"
 _CREATE = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
 _DROP = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active"
@@ -36,8 +36,6 @@ class State:
     """What was committed before this place is in the buffers."""
     lost: str | None
     """Why the slot cannot go on from there."""
-    taken: int | None
-    """The process that reads the slot."""
 
 
 def look(conn: Connection) -> State | None:
@@ -45,7 +43,7 @@ def look(conn: Connection) -> State | None:
     row = conn.execute(_STATE).fetchone()
     if row is None:
         return None
-    slot, generation, decoded, confirmed, status, plugin, pid, here = row
+    slot, generation, decoded, confirmed, status, plugin, here, published = row
     lost = None
     if not here:
         lost = f"replication slot {slot} is gone"
@@ -55,7 +53,9 @@ def look(conn: Connection) -> State | None:
         lost = f"replication slot {slot} was invalidated: the server has removed WAL that was not decoded yet"
     elif read_lsn(confirmed) > read_lsn(decoded):
         lost = f"replication slot {slot} was moved past changes that were not decoded yet"
-    return State(str(slot), int(generation), read_lsn(decoded), lost, pid)
+    elif not published:
+        lost = f"publication {PUBLICATION} is gone"
+    return State(str(slot), int(generation), read_lsn(decoded), lost)
 
 
 def make(conn: Connection) -> None:
@@ -70,9 +70,7 @@ def replace(conn: Connection, state: State) -> None:
     conn.execute(_DROP, (state.slot,))
     _publish(conn)
     slot, start = _new_slot(conn)
-    with conn.transaction():
-        conn.execute("SELECT pgtrickle._wal_publish()")
-        conn.execute("SELECT pgtrickle._wal_lost(%s, %s, %s)", (state.lost, slot, start))
+    conn.execute("SELECT pgtrickle._wal_lost(%s, %s, %s)", (state.lost, slot, start))
 
 
 def drop(conn: Connection, state: State) -> None:
@@ -84,9 +82,11 @@ def drop(conn: Connection, state: State) -> None:
 
 
 def _publish(conn: Connection) -> None:
+    """Before there is a slot: it begins when all transactions of now have ended, so these need no lock."""
     row = conn.execute(_PUBLISHED, (PUBLICATION,)).fetchone()
     if not (row and row[0]):
         conn.execute(f"CREATE PUBLICATION {PUBLICATION}".encode())
+    conn.execute("SELECT pgtrickle._wal_publish()")
 
 
 def _new_slot(conn: Connection) -> tuple[str, str]:

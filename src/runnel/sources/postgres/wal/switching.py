@@ -6,7 +6,7 @@ keeps writers out of that table (`0032_wal.sql`), tried for a moment and again l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,9 @@ from runnel.sources.postgres.wal.progress import Progress
 
 Connection = psycopg.Connection[Any]
 LOCK_TIMEOUT = "500ms"
+NO_SLOT_YET = "its replication slot begins when all transactions of the server that have written something have ended"
+LINGER_SECONDS = 3.0
+"""The slot stays so long when nobody needs it: a refresh with an older snapshot may."""
 IN_USE = "the table is in use; it is tried again"
 
 _LOOK = """
@@ -57,18 +60,20 @@ class Switching:
 
     conn: Connection
     progress: Progress
-    say: Callable[[str], None]
     _until: dict[int, int] = field(default_factory=dict)
     """Tables that have left the WAL, and the place behind their last change in it."""
+    _unneeded: float | None = None
+    """Since when nothing is decoded."""
 
     def turn(self) -> slot.State | None:
         """Look once; the slot to read from, or None if there is nothing to decode."""
-        found = self.conn.execute(_LOOK).fetchall()
+        found: list[tuple[int, str, str, str | None, str | None]] = self.conn.execute(_LOOK).fetchall()
         coming = [oid for oid, capture, wish, _, obstacle in found if _comes(capture, wish) and obstacle is None]
         going = [oid for oid, capture, wish, _, _ in found if capture == "wal" and wish == "trigger"]
         state = slot.look(self.conn)
         if state is None and coming:
-            self.say("capture from the WAL begins: its replication slot waits for transactions that are under way")
+            for oid in coming:
+                self.conn.execute(_REASON, (NO_SLOT_YET, oid))
             slot.make(self.conn)
             state = slot.look(self.conn)
         reasons = {oid: obstacle if _comes(capture, wish) else None for oid, capture, wish, _, obstacle in found}
@@ -76,13 +81,17 @@ class Switching:
             reasons |= {oid: IN_USE for oid in coming if not self._switch("_capture_to_wal", oid)}
             reasons |= {oid: IN_USE for oid in going if not self._switch("_capture_to_triggers", oid)}
         for oid, _, _, before, _ in found:
-            if reasons[oid] != before:
+            if reasons[oid] != before or oid in coming:
                 self.conn.execute(_REASON, (reasons[oid], oid))
         self._watch_leaving()
         decoded = decoded_sources(self.conn)
         self.progress.expect(decoded)
-        if state is not None and not decoded and not coming:
-            return None
+        if decoded or coming:
+            self._unneeded = None
+        elif state is not None:
+            self._unneeded = self._unneeded or time.monotonic()
+            if time.monotonic() - self._unneeded > LINGER_SECONDS:
+                return None
         return state
 
     def passed(self, done: int) -> None:

@@ -28,7 +28,7 @@ from runnel.sources.postgres.wal.progress import NotDecoded, Progress
 Connection = psycopg.Connection[Any]
 
 _MODES = """
-SELECT t.source_relid::int8, w.generation, pg_current_wal_insert_lsn()::text,
+SELECT t.source_relid::int8, w.generation, pg_current_wal_insert_lsn()::text, w.lost, w.lost_xid::text::int8,
        t.capture = 'leaving' AND pgtrickle._wal_column_obstacle(t.source_relid, t.columns) IS NOT NULL,
        ARRAY(SELECT a.attname::text || ' ' || a.atttypid || ' ' || a.atttypmod FROM pg_attribute a
              WHERE a.attrelid = to_regclass('pgtrickle_changes.' || t.buffer) AND a.attnum > 0 AND NOT a.attisdropped
@@ -69,6 +69,8 @@ class Waiting:
     """In this transaction; None: captured by triggers."""
     _made: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Temporary tables of the session: who may read them, and their columns."""
+    _lost: tuple[str, int] | None = None
+    """What was lost the last time, and the transaction that recorded it."""
     _beside: Connection | None = None
 
     def arrive(self, reading: Reading, sources: Collection[int]) -> None:
@@ -79,10 +81,11 @@ class Waiting:
         if not asked:
             return
         found = reading.conn.execute(_MODES, (asked,)).fetchall()
-        for _, generation, end, _, _ in found[:1]:
+        for _, generation, end, lost, lost_xid, _, _ in found[:1]:
+            self._lost = None if lost is None else (lost, lost_xid)
             with reading.step("wal"):
                 self.progress.wait(read_lsn(end), generation)
-        for oid, _, _, refused, shape in found:
+        for oid, *_, refused, shape in found:
             place = Place(f"pgtrickle_changes.changes_{oid}", shape=tuple(shape))
             if not shows(reading.snapshot, self.progress.last_writer(oid)):
                 if refused:
@@ -94,6 +97,10 @@ class Waiting:
     def place(self, source: int) -> Place | None:
         """Where to read a table's changes; None: in its buffer, as it is."""
         return self._places.get(source)
+
+    def lost(self, since: Version) -> str | None:
+        """Which loss of changes lies behind a snapshot, if any."""
+        return None if self._lost is None or shows(str(since), self._lost[1]) else self._lost[0]
 
     def fill(self, reading: Reading, source: int, since: Version) -> None:
         """Let the rows that came since a snapshot be where they are to be read."""
