@@ -53,11 +53,28 @@ class Load:
 
     buffer: Buffer
     parts: list[bytes] = field(default_factory=list)
-    size: int = 0
     rows: int = 0
     marked: set[int] = field(default_factory=set)
     """Transactions that have a marker already."""
     xids: set[int] = field(default_factory=set)
+    """Transactions of what waits here."""
+    _xid: int | None = None
+    _fronts: dict[int, bytes] = field(default_factory=dict)
+    """How rows of one transaction begin, by weight."""
+
+    def add(self, xid: int, weight: int, values: tuple[Field, ...]) -> bool:
+        """A row; a marker instead, and False, if one of its values is not told."""
+        if None in values:
+            self.mark(xid)
+            return False
+        if xid != self._xid:
+            self._xid = xid
+            self.xids.add(xid)
+            width = len(values) + 2
+            self._fronts = {each: _prefix(width, 8, xid, 2, each) for each in (-1, 1)}
+        self.parts.append(self._fronts[weight] + b"".join(values))  # type: ignore[arg-type]
+        self.rows += 1
+        return True
 
     def mark(self, xid: int) -> None:
         """Say "compute anew", once per transaction."""
@@ -67,18 +84,18 @@ class Load:
             self.parts.append(marker(xid, len(self.buffer.columns)))
             self.rows += 1
 
-    def take(self) -> bytes:
-        """All of it, to be copied."""
-        taken = b"".join((HEADER, *self.parts, TRAILER))
-        self.parts, self.size = [], 0
-        return taken
+    def take(self) -> tuple[bytes, set[int]]:
+        """All of it, to be copied, and the transactions that it is of."""
+        taken, xids = b"".join((HEADER, *self.parts, TRAILER)), self.xids
+        self.parts, self.xids, self._xid = [], set(), None
+        return taken, xids
 
 
 def marker(xid: int, columns: int) -> bytes:
     """A row of weight 0.
 
-    >>> marker(7, 1).hex(" ", 4)
-    '0003 00000008 00000000 00000007 00000002 0000ffff ffff'
+    >>> marker(7, 1).hex()
+    '0003000000080000000000000007000000020000ffffffff'
     """
     return _prefix(columns + 2, 8, xid, 2, 0) + NULL * columns
 
@@ -105,19 +122,12 @@ class Route:
             if None in come:
                 # TOASTed and not changed: the old row has it.
                 come = tuple(o if n is None else n for o, n in zip(gone, come, strict=True))
-            if gone == come:
+            if gone == come and None not in gone:
                 return
-        for values, weight in ((gone, -1), (come, 1)):
-            if values is None:
-                continue
-            if None in values:
-                load.mark(xid)
-                return
-            row = b"".join((_prefix(len(values) + 2, 8, xid, 2, weight), *values))  # type: ignore[arg-type]
-            load.parts.append(row)
-            load.size += len(row)
-            load.rows += 1
-        load.xids.add(xid)
+        if gone is not None and not load.add(xid, -1, gone):
+            return
+        if come is not None:
+            load.add(xid, 1, come)
 
 
 def choose(columns: Sequence[int]) -> Chosen:

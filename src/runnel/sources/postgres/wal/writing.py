@@ -168,8 +168,8 @@ class Writer:
                 self._copy_load(load)
 
     def _copy_load(self, load: Load) -> None:
-        xids, load.xids = load.xids, set()
-        if self._try(load, load.take()):
+        data, xids = load.take()
+        if self._try(load, data):
             return
         # What the buffer does not take cannot be told in rows: a type may have changed since.
         width = len(load.buffer.columns)
