@@ -23,8 +23,8 @@ WRITERS = 3
 def tables(db: psycopg.Connection, client: runnel.Client, captured: Captured) -> None:
     db.execute("CREATE TABLE src (id int PRIMARY KEY, k int, v int); CREATE TABLE dim (k int, name text)")
     db.execute("INSERT INTO dim SELECT i, 'n' || i % 4 FROM generate_series(0, 9) i")
-    client.create_stream_table("joined", JOINED, schedule="100ms", cdc_mode="wal")
-    client.create_stream_table("copied", "SELECT id, k, v FROM src", schedule="100ms")
+    client.create_stream_table("joined", JOINED, "100ms", "DIFFERENTIAL", cdc_mode="wal")
+    client.create_stream_table("copied", "SELECT id, k, v FROM src", "100ms", "DIFFERENTIAL")
     captured("wal", "src", "dim")
 
 

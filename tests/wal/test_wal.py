@@ -19,8 +19,8 @@ Check = Callable[..., None]
 def src(db: psycopg.Connection, client: runnel.Client, captured: Captured) -> None:
     db.execute("CREATE TABLE src (id int PRIMARY KEY, k int, v numeric, t text, unused text)")
     db.execute("INSERT INTO src SELECT i, i % 3, i, 'x' || i FROM generate_series(1, 10) i")
-    client.create_stream_table("totals", TOTALS, schedule="1h", cdc_mode="wal")
-    client.create_stream_table("copied", ROWS, schedule="1h")
+    client.create_stream_table("totals", TOTALS, "1h", "DIFFERENTIAL", cdc_mode="wal")
+    client.create_stream_table("copied", ROWS, "1h", "DIFFERENTIAL")
     captured("wal", "src")
 
 

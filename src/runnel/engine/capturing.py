@@ -17,6 +17,8 @@ _OBSTACLE = """
 SELECT o.obstacle, o.way_out FROM pgtrickle._wal_obstacle(%(oid)s::oid, (
     SELECT coalesce(jsonb_agg(jsonb_build_object('attnum', a.attnum)), '[]') FROM pg_attribute a
     WHERE a.attrelid = %(oid)s::oid AND a.attname = ANY(%(columns)s))) o
+WHERE EXISTS (SELECT FROM pg_class c WHERE c.oid = %(oid)s::oid AND c.relkind IN ('r', 'p')
+              AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = c.oid))
 """
 _SOURCES = """
 SELECT d.source_name, t.capture, t.capture_reason, w.wish
@@ -42,8 +44,6 @@ def refuse_obstacles(conn: psycopg.Connection, used: Sequence[Used], mode: str |
     if mode != "wal":
         return
     for each in used:
-        if each.relation.origin.source != "TABLE":
-            continue
         row = conn.execute(_OBSTACLE, {"oid": each.relation.oid, "columns": list(each.columns)}).fetchone()
         if row is not None:
             raise UserError(

@@ -66,6 +66,7 @@ class Engine:
         spark_package: str | None = None,
         workers: int | None = None,
         standby: bool = False,
+        cdc_mode: str | None = None,
     ) -> None:
         """Maintain the stream tables of `dsn`.
 
@@ -77,11 +78,12 @@ class Engine:
         what PostgreSQL could join itself. `spark_package` is an archive that executors of a cluster get, made by
         `runnel spark package`. `workers` is how many refreshes run side by side; by default as many as there are
         cores, and at least two. `standby`: if another engine works on the database, wait for its end with Spark
-        ready, and take its place.
+        ready, and take its place. `cdc_mode` is how changes are captured for stream tables that do not say: by
+        'trigger', from the 'wal', or 'auto'; as it was before if None.
         """
         self.dsn = dsn
         self._everyone_creates = everyone_creates
-        self._standby = standby
+        self._standby, self._cdc_mode = standby, cdc_mode
         on_event = on_event or (lambda _: None)
         self._spark = Application(spark, master, tasks_above, joins_in_spark, spark_package, on_event)
         self._desk = Desk(dsn, workers or max(2, os.cpu_count() or 2), on_event)
@@ -118,6 +120,8 @@ class Engine:
             self._spark.begin()
         if self._everyone_creates:
             self._desk.control.execute(SET_SETTING, ("creators", "everyone"))
+        if self._cdc_mode is not None:
+            self._desk.control.execute(SET_SETTING, ("cdc_mode", self._cdc_mode))
         self.loopback_problem = loopback.find_problem(self._desk.control, self.dsn)
         if self.loopback_problem is not None:
             log.warning("%s", self.loopback_problem)

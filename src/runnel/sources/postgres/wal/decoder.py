@@ -50,6 +50,8 @@ class Decoder:
         self._stopping = threading.Event()
         self._look = threading.Event()
         self._conn: psycopg.Connection[Any] | None = None
+        # Before the first table is switched: whoever reads it waits.
+        progress.end("it has not started yet")
         self._thread = threading.Thread(target=self._run, name="wal decoder", daemon=True)
         self._thread.start()
 
