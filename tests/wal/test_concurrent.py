@@ -10,21 +10,31 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 import runnel
 from tests.wal.conftest import Captured
 
 Check = Callable[..., None]
 JOINED = "SELECT d.name, count(*) AS n, sum(s.v) AS s FROM src s JOIN dim d ON d.k = s.k GROUP BY d.name"
+GUEST = """
+DO $$ BEGIN CREATE ROLE wal_guest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+GRANT pgtrickle_user TO wal_guest;
+GRANT SELECT ON src, dim TO wal_guest;
+GRANT CREATE, USAGE ON SCHEMA public TO wal_guest
+"""
+COPIED = "SELECT count(*) > 0 FROM pg_class WHERE relname LIKE 'pgt_decoded_%'"
 WRITERS = 3
 
 
 @pytest.fixture
-def tables(db: psycopg.Connection, client: runnel.Client, captured: Captured) -> None:
+def tables(dsn: str, db: psycopg.Connection, client: runnel.Client, captured: Captured) -> None:
     db.execute("CREATE TABLE src (id int PRIMARY KEY, k int, v int); CREATE TABLE dim (k int, name text)")
     db.execute("INSERT INTO dim SELECT i, 'n' || i % 4 FROM generate_series(0, 9) i")
+    db.execute(GUEST)
     client.create_stream_table("joined", JOINED, "100ms", "DIFFERENTIAL", cdc_mode="wal")
-    client.create_stream_table("copied", "SELECT id, k, v FROM src", "100ms", "DIFFERENTIAL")
+    with contextlib.closing(runnel.connect(make_conninfo(dsn, user="wal_guest"))) as guest:
+        guest.create_stream_table("copied", "SELECT id, k, v FROM src", "100ms", "DIFFERENTIAL")
     captured("wal", "src", "dim")
 
 
@@ -73,7 +83,9 @@ def writing(dsn: str) -> Iterator[list[int]]:
     assert failures == []
 
 
-def test_writers_and_refreshes(dsn: str, tables: None, check: Check, only_deltas: Check) -> None:
+def test_writers_and_refreshes(
+    dsn: str, db: psycopg.Connection, tables: None, check: Check, only_deltas: Check
+) -> None:
     with writing(dsn) as done:
         end = time.monotonic() + 4
         while time.monotonic() < end:
@@ -81,6 +93,7 @@ def test_writers_and_refreshes(dsn: str, tables: None, check: Check, only_deltas
     check("joined", "copied")
     only_deltas("joined", "copied")
     assert min(done) > 10
+    assert db.execute(COPIED).fetchone() == (True,), "some changes came after the snapshot that shows them"
 
 
 def test_switching_under_writes(

@@ -58,6 +58,8 @@ class Place:
     copied: list[Version] | None = None
     """None: the buffer itself. Else the snapshots since which rows were copied."""
     shape: tuple[str, ...] = ()
+    readers: set[str] = field(default_factory=set)
+    """Owners of stream tables that may read what was copied."""
 
 
 @dataclass
@@ -105,10 +107,19 @@ class Waiting:
     def fill(self, reading: Reading, source: int, since: Version) -> None:
         """Let the rows that came since a snapshot be where they are to be read."""
         place = self._places[source]
-        if place is None or place.copied is None or since in place.copied:
+        if place is None or place.copied is None:
             return
         if not place.copied:
             self._empty(reading, source, place)
+        if reading.role not in place.readers:
+            place.readers.add(reading.role)
+            reading.conn.execute(
+                psql.SQL("GRANT SELECT ON {} TO {}").format(
+                    psql.Identifier("pg_temp", _table(source)), psql.Identifier(reading.role)
+                )
+            )
+        if since in place.copied:
+            return
         before = [str(v) for v in place.copied]
         place.copied.append(since)
         rows = psql.SQL("COPY (SELECT * FROM pgtrickle_changes.{} AS r WHERE {}) TO STDOUT (FORMAT binary)").format(
@@ -125,9 +136,9 @@ class Waiting:
                 taken.write(data)
 
     def _empty(self, reading: Reading, source: int, place: Place) -> None:
-        """An empty table of the buffer's shape, that the owner may read."""
+        """An empty table of the buffer's shape."""
         name = psql.Identifier("pg_temp", _table(source))
-        conn, role = reading.conn, psql.Identifier(reading.role)
+        conn = reading.conn
         if self._made.get(source) != place.shape:
             conn.execute(psql.SQL("DROP TABLE IF EXISTS {}").format(name))
             like = psql.Identifier("pgtrickle_changes", f"changes_{source}")
@@ -135,7 +146,6 @@ class Waiting:
             self._made[source] = place.shape
         else:
             conn.execute(psql.SQL("TRUNCATE {}").format(name))
-        conn.execute(psql.SQL("GRANT SELECT ON {} TO {}").format(name, role))
 
     def _other(self, reading: Reading) -> Connection:
         """A session that sees what was committed after the refresh's snapshot; under its tasks' name, as they are."""
