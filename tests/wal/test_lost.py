@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 import runnel
+from runnel.sources.postgres.wal import slot
+from tests.conftest import running_engine
 from tests.wal.conftest import Captured, drop_slots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Check = Callable[..., None]
 
@@ -45,6 +52,33 @@ def test_a_slot_is_dropped(
     assert health is not None and health[0] == "WARN" and "is gone" in health[1]
     db.execute("SELECT pgtrickle.resume_stream_table('strict')")
     check("strict")
+
+
+def test_a_server_that_cannot_be_decoded_any_more(
+    dsn: str, db: psycopg.Connection, spark: SparkSession, captured: Captured
+) -> None:
+    db.execute("CREATE TABLE src (id int, v int)")
+    with running_engine(dsn, spark), contextlib.closing(runnel.connect(dsn)) as client:
+        client.create_stream_table("summed", "SELECT sum(v) AS s FROM src", schedule="1s", cdc_mode="wal")
+        captured("wal", "src")
+    db.execute("INSERT INTO src VALUES (1, 1)")
+    state = slot.look(db)
+    assert state is not None and state.lost is None and slot.obstacle(db) is None
+    slot.give_up(db, state, [_oid(db, "src")])
+    assert slot.look(db) is None
+    # A wish is a wish; here the server still could.
+    db.execute("UPDATE pgtrickle.pgt_stream_tables SET cdc_mode = 'trigger'")
+    db.execute("INSERT INTO src VALUES (2, 2)")
+    with running_engine(dsn, spark), contextlib.closing(runnel.connect(dsn)) as client:
+        assert client.verify("summed").ok
+        assert db.execute("SELECT s FROM summed").fetchone() == (3,)
+        assert db.execute("SELECT capture FROM pgtrickle.pgt_change_tracking").fetchone() == ("trigger",)
+
+
+def _oid(db: psycopg.Connection, name: str) -> int:
+    row = db.execute("SELECT %s::regclass::oid::int8", (name,)).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def test_the_publication_is_dropped(

@@ -61,6 +61,8 @@ class Captured:
             found = self.reading.conn.execute(" UNION ALL ".join(parts).encode(), params).fetchall()
             for each, rows, marked in found:
                 seen[each, since] = Pending(rows, recompute=self._why_anew(each, since) if marked else None)
+        if self.decoded is not None:
+            self.decoded.admit(self.reading, oid)
         return seen[oid, since]
 
     def _why_anew(self, oid: int, since: Version) -> str:

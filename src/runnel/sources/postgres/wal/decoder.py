@@ -19,7 +19,7 @@ from runnel.sources.postgres.wal import slot
 from runnel.sources.postgres.wal.messages import read_lsn
 from runnel.sources.postgres.wal.progress import Progress
 from runnel.sources.postgres.wal.stream import Stream, StreamBroken
-from runnel.sources.postgres.wal.switching import Switching
+from runnel.sources.postgres.wal.switching import Switching, decoded_sources
 from runnel.sources.postgres.wal.writing import Overtaken, Writer
 
 log = logging.getLogger(__name__)
@@ -124,6 +124,11 @@ class Decoder:
                     slot.drop(conn, unused)
                 return False
             if state.lost is not None:
+                trouble = slot.obstacle(conn)
+                if trouble is not None:
+                    log.error("%s, and %s: tables are captured by triggers again, and read anew", state.lost, trouble)
+                    slot.give_up(conn, state, decoded_sources(conn))
+                    return False
                 self._replace(conn, state)
                 continue
             try:

@@ -71,7 +71,7 @@ class Switching:
         coming = [oid for oid, capture, wish, _, obstacle in found if _comes(capture, wish) and obstacle is None]
         going = [oid for oid, capture, wish, _, _ in found if capture == "wal" and wish == "trigger"]
         state = slot.look(self.conn)
-        if state is None and coming:
+        if state is None and (coming or any(capture != "trigger" for _, capture, *_ in found)):
             for oid in coming:
                 self.conn.execute(_REASON, (NO_SLOT_YET, oid))
             slot.make(self.conn)

@@ -33,7 +33,7 @@ SELECT t.source_relid::int8, w.generation, pg_current_wal_insert_lsn()::text, w.
        ARRAY(SELECT a.attname::text || ' ' || a.atttypid || ' ' || a.atttypmod FROM pg_attribute a
              WHERE a.attrelid = to_regclass('pgtrickle_changes.' || t.buffer) AND a.attnum > 0 AND NOT a.attisdropped
              ORDER BY a.attnum)
-FROM pgtrickle.pgt_change_tracking t CROSS JOIN pgtrickle.pgt_wal w
+FROM pgtrickle.pgt_change_tracking t LEFT JOIN pgtrickle.pgt_wal w ON true
 WHERE t.capture <> 'trigger' AND t.source_relid = ANY(%s)
 """
 _NAME = re.compile(r"pgt_decoded_(\d+)$")
@@ -85,6 +85,8 @@ class Waiting:
         found = reading.conn.execute(_MODES, (asked,)).fetchall()
         for _, generation, end, lost, lost_xid, _, _ in found[:1]:
             self._lost = None if lost is None else (lost, lost_xid)
+            if generation is None:
+                raise NotDecoded("changes are to come from the WAL, but nobody knows how far it is decoded")
             with reading.step("wal"):
                 self.progress.wait(read_lsn(end), generation)
         for oid, *_, refused, shape in found:
@@ -107,19 +109,10 @@ class Waiting:
     def fill(self, reading: Reading, source: int, since: Version) -> None:
         """Let the rows that came since a snapshot be where they are to be read."""
         place = self._places[source]
-        if place is None or place.copied is None:
+        if place is None or place.copied is None or since in place.copied:
             return
         if not place.copied:
             self._empty(reading, source, place)
-        if reading.role not in place.readers:
-            place.readers.add(reading.role)
-            reading.conn.execute(
-                psql.SQL("GRANT SELECT ON {} TO {}").format(
-                    psql.Identifier("pg_temp", _table(source)), psql.Identifier(reading.role)
-                )
-            )
-        if since in place.copied:
-            return
         before = [str(v) for v in place.copied]
         place.copied.append(since)
         rows = psql.SQL("COPY (SELECT * FROM pgtrickle_changes.{} AS r WHERE {}) TO STDOUT (FORMAT binary)").format(
@@ -134,6 +127,15 @@ class Waiting:
         ):
             for data in arriving:
                 taken.write(data)
+
+    def admit(self, reading: Reading, source: int) -> None:
+        """Let the owner of a stream table read what was copied, for whomever it was."""
+        place = self._places.get(source)
+        if place is None or place.copied is None or reading.role in place.readers:
+            return
+        place.readers.add(reading.role)
+        name = psql.Identifier("pg_temp", _table(source))
+        reading.conn.execute(psql.SQL("GRANT SELECT ON {} TO {}").format(name, psql.Identifier(reading.role)))
 
     def _empty(self, reading: Reading, source: int, place: Place) -> None:
         """An empty table of the buffer's shape."""
