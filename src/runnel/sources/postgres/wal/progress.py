@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from runnel.errors import TransientError
+from runnel.errors import Outdated, TransientError
 from runnel.model import progress
 
 _LOOK_SECONDS = 0.05
@@ -115,13 +115,12 @@ class Progress:
                 if self._generation is not None:
                     deadline = time.monotonic() + PATIENCE_SECONDS
                     if self._generation != generation:
-                        raise NotDecoded(
-                            "changes in the WAL were lost while this refresh began",
-                            hint="It is tried again, and computes anew.",
-                        )
+                        raise Outdated("changes in the WAL were lost after this refresh began")
                     if self._done >= place:
                         return
-                elif self._over or time.monotonic() > deadline:
+                elif self._over:
+                    raise Outdated("the table is captured by triggers again since this refresh began")
+                elif time.monotonic() > deadline:
                     raise NotDecoded(
                         f"changes are to come from the WAL, but the decoder does not run: {self._trouble}",
                         hint="SELECT * FROM pgtrickle.check_cdc_health() says more; "

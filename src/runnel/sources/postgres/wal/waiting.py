@@ -20,6 +20,7 @@ import psycopg
 from psycopg import sql as psql
 
 from runnel.catalog.temporary import drop_temporary
+from runnel.errors import Outdated
 from runnel.model.frontier import Version
 from runnel.ports.source import Reading
 from runnel.sources.postgres.wal.messages import read_lsn
@@ -93,7 +94,7 @@ class Waiting:
             place = Place(f"pgtrickle_changes.changes_{oid}", shape=tuple(shape))
             if not shows(reading.snapshot, self.progress.last_writer(oid)):
                 if refused:
-                    raise NotDecoded("changes of a table that is captured by triggers again were late")
+                    raise Outdated("the table is captured by triggers again since this refresh began")
                 place.copied = []
                 place.buffer = f"pg_temp.pgt_decoded_{oid}"
             self._places[oid] = place
