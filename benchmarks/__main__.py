@@ -26,6 +26,7 @@ from benchmarks import (
     refresh_size,
     relay,
     results,
+    wal,
 )
 from benchmarks.large import lake_full, sustained, tpch, workers
 from benchmarks.machine import machine_facts
@@ -39,6 +40,7 @@ QUESTIONS: dict[str, Callable[[Bench], Answer]] = {
     "modes": modes.run,
     "latency": latency.run,
     "capture": capture.run,
+    "wal": wal.run,
     "idle": idle.run,
     "build": build.run,
     "crowd": crowd.run,

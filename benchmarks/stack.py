@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,11 +106,19 @@ def _drain(process: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
-def bench_stack(console: Console, *, quick: bool, checkout: Path | None = None) -> Iterator[Bench]:
-    """Everything up, and everything gone afterwards."""
+def bench_stack(
+    console: Console, *, quick: bool, checkout: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[Bench]:
+    """Everything up, and everything gone afterwards; `settings` of the server that it needs at its start."""
     with tempfile.TemporaryDirectory(prefix="runnel-bench-", ignore_cleanup_errors=True) as directory:
         server = EmbeddedServer(Path(directory))
         server.start()
+        if settings:
+            with psycopg.connect(server.dsn, autocommit=True) as conn:
+                for name, value in settings.items():
+                    conn.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
+            server.stop("fast")
+            server.start()
         try:
             with psycopg.connect(server.dsn, autocommit=True) as conn, Client(server.dsn) as client:
                 bench = Bench(server, conn, client, console, quick, checkout)

@@ -57,6 +57,10 @@ class Cancelled(TransientError):
         super().__init__(why, sqlstate="57014")
 
 
+class Outdated(TransientError):
+    """Something happened after the snapshot without which it makes no sense: another snapshot will do."""
+
+
 class EngineBug(RunnelError):
     """An invariant does not hold; please report it."""
 

@@ -50,7 +50,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "cron": ({"schedule": "99 * * * *"}, "22023", "invalid schedule"),
     "mode": ({"refresh_mode": "SOMETIMES"}, "22023", "invalid refresh_mode"),
     "immediate": ({"refresh_mode": "IMMEDIATE"}, "0A000", "IMMEDIATE is not supported"),
-    "cdc_mode": ({"cdc_mode": "wal"}, "0A000", "cdc_mode"),
+    "cdc_mode": ({"cdc_mode": "smoke"}, "22023", "invalid cdc_mode"),
+    "no WAL to decode": ({"cdc_mode": "wal"}, "55000", "cannot be captured from the WAL: wal_level is replica"),
     "temporary table": ({"query": "SELECT x FROM pg_temp.scratch"}, "", "scratch"),
 }
 

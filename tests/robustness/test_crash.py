@@ -41,19 +41,34 @@ ONCE = Kills(engine=1, starting=0, server=1)
 OFTEN = Kills(engine=ENGINE_KILLS - STARTING_KILLS, starting=STARTING_KILLS, server=SERVER_KILLS)
 
 
+DECODED = Kills(engine=2, starting=0, server=2)
+_CAPTURED = "SELECT bool_and(capture = %s) FROM pgtrickle.pgt_change_tracking"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [ONCE, OFTEN], ids=["once", "often"])
-def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Process], kills: Kills) -> None:
+@pytest.mark.parametrize(
+    ("kills", "capture"),
+    [(ONCE, "trigger"), (OFTEN, "trigger"), (DECODED, "wal")],
+    ids=["once", "often", "from the WAL"],
+)
+def test_nothing_is_lost_or_doubled(
+    durable: EmbeddedServer, processes: list[Process], kills: Kills, capture: str
+) -> None:
     seed = int(os.environ.get("RUNNEL_CRASH_SEED", time.time_ns() % 1_000_000))
     print(f"RUNNEL_CRASH_SEED={seed}")
     stack = Stack(durable, processes, random.Random(seed))
     with psycopg.connect(durable.dsn, autocommit=True) as conn:
         assert conn.execute("SHOW fsync").fetchone() == ("on",)
         conn.execute(TABLES.encode())
+        if capture == "wal":
+            conn.execute("ALTER SYSTEM SET wal_level = 'logical'")
+    if capture == "wal":
+        stack.crash_server()
     stack.start_engine()
     with contextlib.closing(runnel.connect(durable.dsn)) as client:
         for name, query in STREAM_TABLES.items():
-            client.create_stream_table(name, query, "1s", "DIFFERENTIAL")
+            client.create_stream_table(name, query, "1s", "DIFFERENTIAL", cdc_mode=capture)
+    _captured(durable.dsn, capture)
     writers = Writers(durable.dsn, seed=seed)
     writers.start()
     try:
@@ -68,6 +83,14 @@ def test_nothing_is_lost_or_doubled(durable: EmbeddedServer, processes: list[Pro
     assert not stack.engine.leftovers(), "left behind by an engine that ended well"
     within = sum(n for what, n in stack.hits.items() if "within" in what)
     assert within >= len(kills.plan()) // 3, f"too few crashes hit a refresh: {stack.hits}"
+
+
+def _captured(dsn: str, capture: str, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        while conn.execute(_CAPTURED, (capture,)).fetchone() != (True,):
+            assert time.monotonic() < end, "not all sources are captured as they should be"
+            time.sleep(0.1)
 
 
 def _break_things(stack: Stack, kills: Kills) -> None:

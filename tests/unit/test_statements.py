@@ -66,17 +66,18 @@ def test_a_leaf_that_needs_no_columns_still_has_rows() -> None:
 
 
 def test_captured_changes_since_a_snapshot() -> None:
-    buffer = table_buffer(100, {"s": 3, "id": 1}, "10:12:")
+    buffer = table_buffer("pgtrickle_changes.changes_100", {"s": 3, "id": 1}, "10:12:")
     assert buffer.sql == (
         'SELECT pgt_w AS "#w", c1 AS "id", c3 AS "s" FROM pgtrickle_changes.changes_100 AS r '
         "WHERE pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
     )
     assert buffer.params == {"frontier": "10:12:"}
-    assert table_buffer(100, {}, "1:1:").sql.startswith('SELECT pgt_w AS "#w" FROM')
+    assert table_buffer("pgtrickle_changes.changes_100", {}, "1:1:").sql.startswith('SELECT pgt_w AS "#w" FROM')
 
 
 def test_captured_changes_are_netted_first_where_an_expression_may_raise() -> None:
-    buffer = table_buffer(100, {"s": 3, "j": 1}, "10:12:", netted=True, textual=frozenset({"j"}))
+    columns, textual = {"s": 3, "j": 1}, frozenset({"j"})
+    buffer = table_buffer("pgtrickle_changes.changes_100", columns, "10:12:", netted=True, textual=textual)
     assert buffer.sql == (
         'SELECT sum(pgt_w) AS "#w", (array_agg(c1))[1] AS "j", c3 AS "s" FROM pgtrickle_changes.changes_100 AS r '
         "WHERE pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot) "
@@ -108,7 +109,7 @@ def test_what_never_changes_has_the_columns_of_its_relation() -> None:
 
 
 def test_percent_signs_are_doubled_wherever_they_come_from() -> None:
-    assert '"50%%"' in table_buffer(1, {"50%": 1}, "1:1:").sql
+    assert '"50%%"' in table_buffer("pgtrickle_changes.changes_1", {"50%": 1}, "1:1:").sql
     assert '"t%%"' in after_query(LEAF, '"t%"', CLOCK).text
 
 

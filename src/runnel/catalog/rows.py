@@ -45,6 +45,8 @@ class StreamTable:
     """What changed under the query; it is compiled anew before the next refresh."""
     tested: bool = False
     """Whether it has tests."""
+    cdc_mode: str | None = None
+    """How its owner wants sources to be captured: 'trigger', 'wal', 'auto', or as the default says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

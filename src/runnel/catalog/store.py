@@ -39,6 +39,7 @@ SELECT
     pgt_id, pgt_relid, pgt_schema, pgt_name, owner, original_query, defining_query, schedule, refresh_mode,
     effective_mode, mode_reason, status, is_populated, needs_reinit, settings, frontier, version,
     definition_version, uses_clock, consecutive_errors, last_error, ducklake_expired AS forgotten, drift, tested,
+    cdc_mode,
     {_MOMENTS}
 FROM pgtrickle.pgt_stream_tables
 """  # noqa: S608  (made of the names above)

@@ -32,6 +32,8 @@ class Run:
     workers: int | None
     joins_in_spark: bool
     spark_package: str | None
+    cdc_mode: str
+    """How sources are captured, unless their stream tables say."""
     http: serving.Wish | None
     """Where to serve HTTP; None for not at all."""
     standby: bool
@@ -80,6 +82,7 @@ def run_engine(address: str, run: Run, *, where: str, home: Path | None) -> None
         workers=run.workers,
         joins_in_spark=run.joins_in_spark,
         spark_package=run.spark_package,
+        cdc_mode=run.cdc_mode,
         standby=run.standby,
         # The server of a home trusts its machine anyway.
         everyone_creates=home is not None,

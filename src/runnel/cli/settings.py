@@ -41,6 +41,7 @@ class Setting:
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 JOINS = ("postgres", "spark")
+CDC_MODES = ("trigger", "auto", "wal")
 
 # These three name the server: of one place only one may, and the next place counts when it names none.
 TARGETS = ("dsn", "dsn_file", "home")
@@ -59,6 +60,7 @@ SETTINGS = {
         Setting("workers"),
         Setting("joins", "postgres", allowed=JOINS),
         Setting("spark_package", is_path=True),
+        Setting("cdc_mode", "trigger", allowed=CDC_MODES),
         Setting("http", "127.0.0.1"),
         Setting("http_cert", is_path=True),
         Setting("http_key", is_path=True),

@@ -36,6 +36,14 @@ class Joins(StrEnum):
     SPARK = "spark"
 
 
+class CdcMode(StrEnum):
+    """How changes of tables are captured."""
+
+    TRIGGER = "trigger"
+    AUTO = "auto"
+    WAL = "wal"
+
+
 MasterOption = Annotated[
     str | None,
     typer.Option(help="Spark master: local[*] (the default), local[4], spark://host:7077 ...", metavar="MASTER"),
@@ -91,6 +99,15 @@ JoinsOption = Annotated[
     typer.Option(
         help="Who joins many rows that all are in PostgreSQL: postgres joins them where they are (the default), "
         "spark has them sent to its tasks. Rows of lakes are joined by Spark.",
+        show_default=False,
+    ),
+]
+
+CdcModeOption = Annotated[
+    CdcMode | None,
+    typer.Option(
+        help="How changes of tables are captured whose stream tables do not say: by a trigger (the default), "
+        "from the wal, or auto: from the WAL where that works.",
         show_default=False,
     ),
 ]

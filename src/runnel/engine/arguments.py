@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from runnel.engine.capturing import ARGUMENT as CDC_MODE
+from runnel.engine.capturing import MODES, wished_mode
 from runnel.errors import UserError
 
 _DEFINING = ("name", "query")
@@ -31,7 +33,7 @@ REQUIRED: Required = {
 _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 # Accepted so that scripts written for pg_trickle run; each says what Runnel does instead.
-_FIXED = {"diamond_consistency": ("atomic",), "cdc_mode": ("auto", "trigger")}
+_FIXED = {"diamond_consistency": ("atomic",)}
 
 
 def require_arguments(kind: str, args: Mapping[str, Any], known: Required = REQUIRED) -> None:
@@ -69,6 +71,11 @@ def check_options(args: Mapping[str, Any]) -> None:
     forgotten = args.get(FORGOTTEN)
     if forgotten is not None and str(forgotten).lower() not in ("fallback", "error"):
         raise UserError(f"invalid {FORGOTTEN} {forgotten!r}", hint="Use 'fallback' or 'error'.", sqlstate="22023")
+    mode = wished_mode(args)
+    if mode is not None and mode not in MODES:
+        raise UserError(
+            f"invalid {CDC_MODE} {args[CDC_MODE]!r}", hint=f"Use one of {', '.join(MODES)}.", sqlstate="22023"
+        )
     for key, allowed in _FIXED.items():
         value = args.get(key)
         if value is not None and str(value).lower() not in allowed:

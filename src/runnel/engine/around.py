@@ -10,6 +10,7 @@ from runnel.engine.job import Job
 from runnel.engine.plans import Plans
 from runnel.engine.reservations import Reservations
 from runnel.model.looks import Looks
+from runnel.sources.registry import Kinds, all_kinds
 
 
 def _nothing(_: int | None) -> None:
@@ -30,5 +31,9 @@ class Around:
     """Stop whatever is at work on a stream table, and say why."""
     stir: Callable[[], None] = lambda: None
     """Let the engine's loop come round: a job was asked to stop."""
+    kinds: Callable[[], Kinds] = all_kinds
+    """The kinds of sources, for one worker."""
+    recapture: Callable[[], None] = lambda: None
+    """How sources are to be captured may have changed."""
     jobs: Callable[[], Sequence[Job]] = lambda: ()
     """What is going on."""

@@ -18,7 +18,6 @@ from runnel.engine.operations import Operations
 from runnel.engine.watch import IDLE_SECONDS, POLL_SECONDS, Watch
 from runnel.errors import TransientError
 from runnel.schedule.dag import ancestors, descendants
-from runnel.sources.registry import all_kinds
 
 DDL_SECONDS = 0.5
 """The least time between two looks at what DDL has done; anybody can say that there was some."""
@@ -37,7 +36,7 @@ class Attention:
     def open(self) -> None:
         """Begin, on new connections: first the catalog, then the sources."""
         desk = self.desk
-        desk.registry.kinds = all_kinds()
+        desk.registry.kinds = desk.around.kinds()
         self._watch = Watch(desk.registry.kinds)
         self.ears = Ears(desk.listen, frozenset(kind.hint for kind in desk.registry.kinds if kind.hint))
         self.ears.open()
@@ -79,7 +78,8 @@ class Attention:
         if hints & {CHANGES, OUTSIDE}:
             self._gate.hint()
         sources = registry.relations(registry.rows) & registry.tracked
-        for source in self._gate.look(sources):
+        told = {oid for kind in registry.kinds for oid in kind.told()}
+        for source in {*self._gate.look(sources), *told}:
             self.ears.not_in_vain()
             clocks.mark_dirty(registry.readers(source))
         if self.ddl_told and time.time() - self._ddl_looked >= DDL_SECONDS:

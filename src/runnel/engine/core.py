@@ -35,7 +35,7 @@ from runnel.engine.standby import await_turn
 from runnel.engine.verification import Verification
 from runnel.engine.workers import Pool
 from runnel.errors import TransientError, UserError
-from runnel.sources.registry import all_services
+from runnel.sources.registry import all_kinds, all_services
 
 if TYPE_CHECKING:
     from runnel.spark.session import SparkSession
@@ -67,6 +67,7 @@ class Engine:
         spark_package: str | None = None,
         workers: int | None = None,
         standby: bool = False,
+        cdc_mode: str | None = None,
     ) -> None:
         """Maintain the stream tables of `dsn`.
 
@@ -78,19 +79,22 @@ class Engine:
         what PostgreSQL could join itself. `spark_package` is an archive that executors of a cluster get, made by
         `runnel spark package`. `workers` is how many refreshes run side by side; by default as many as there are
         cores, and at least two. `standby`: if another engine works on the database, wait for its end with Spark
-        ready, and take its place.
+        ready, and take its place. `cdc_mode` is how changes are captured for stream tables that do not say: by
+        'trigger', from the 'wal', or 'auto'; as it was before if None.
         """
         self.dsn = dsn
         self._everyone_creates = everyone_creates
-        self._standby = standby
+        self._standby, self._cdc_mode = standby, cdc_mode
         on_event = on_event or (lambda _: None)
         self._spark = Application(spark, master, tasks_above, joins_in_spark, spark_package, on_event)
         self._desk = Desk(dsn, workers or max(2, os.cpu_count() or 2), on_event)
         self._attention = Attention(self._desk)
-        self._services = all_services(dsn, home, data_path, on_event, lambda: self._spark.sessions)
+        self._services = all_services(dsn, home, data_path, on_event, lambda: self._spark.sessions, self._desk.wake)
+        self._desk.around.kinds = lambda: all_kinds(self._services)
         self.loop = Loop(self._desk, self._attention, Verification(verify_every, on_event), self._services)
         self.looks = self._desk.around.looks
         """Which stream tables somebody looks at; give it to a server that shows them."""
+        self._desk.around.recapture = self.loop.keep_house_soon
         self._connected = False
         self._patience = Patience(FIRST_WAIT, LONGEST_WAIT)
         self.loopback_problem: TransientError | None = None
@@ -119,6 +123,8 @@ class Engine:
             self._spark.begin()
         if self._everyone_creates:
             self._desk.control.execute(SET_SETTING, ("creators", "everyone"))
+        if self._cdc_mode is not None:
+            self._desk.control.execute(SET_SETTING, ("cdc_mode", self._cdc_mode))
         self.loopback_problem = loopback.find_problem(self._desk.control, self.dsn)
         if self.loopback_problem is not None:
             log.warning("%s", self.loopback_problem)
@@ -212,6 +218,8 @@ class Engine:
         calls.abandon_requests(desk.control)
         release_captures(desk.control)
         release_sources(desk.control)
+        for service in self._services:
+            service.connected(desk.control)
         desk.forget()
         desk.reload()
         self._attention.look_around()

@@ -15,6 +15,7 @@ from runnel.catalog.rows import StreamTable
 from runnel.engine import definitions as defs
 from runnel.engine.arguments import FORGOTTEN
 from runnel.engine.around import Around
+from runnel.engine.capturing import refuse_obstacles, set_mode, wished_mode
 from runnel.engine.drift import record_objects
 from runnel.engine.job import Job
 from runnel.engine.records import dependencies, role_oid, stored_definition
@@ -57,6 +58,7 @@ class Creation:
                 caller,
                 self.registry.kinds,
             )
+            refuse_obstacles(self.conn, definition.compiled.used, wished_mode(args))
             wish = self.refresher.sinks.wish(self.conn, args, None, name, caller.role)
         made: list[int] = []
         upstream = {r.origin.upstream for r in definition.compiled.relations if r.origin.upstream is not None}
@@ -76,6 +78,8 @@ class Creation:
             raise
         self.registry.reload(self.conn)
         self.wake(made[0])
+        if wished_mode(args) is not None:
+            self.around.recapture()
 
     def _record(self, definition: defs.Definition, wish: Wish, args: Mapping[str, Any], made: list[int]) -> None:
         """The stream table, empty, and its rows in the catalog; its number goes to `made`, and nobody else has it."""
@@ -96,6 +100,8 @@ class Creation:
             record_objects(self.conn, pgt_id, definition.compiled.description)
             if args.get(FORGOTTEN):
                 store.set_forgotten_policy(self.conn, pgt_id, str(args[FORGOTTEN]).lower())
+            if (mode := wished_mode(args)) is not None:
+                set_mode(self.conn, pgt_id, mode)
             publication.put(pgt_id, wish)
             publication.before_commit()
 

@@ -252,13 +252,14 @@ def _refuse_own_locks(conn: psycopg.Connection, oids: Sequence[int], caller: Cal
 def refuse_unseen_writes(conn: psycopg.Connection, name: Name, oids: Sequence[int], caller: Caller) -> None:
     """A refresh called by a transaction that wrote would leave out just the rows it was called for.
 
-    Whoever has written to a captured table holds a lock on its buffer until its transaction ends. A lock against
-    readers would let the two wait for each other.
+    Whoever has written to a captured table holds a lock on its buffer until its transaction ends; on the table itself
+    if it is captured from the WAL. A lock against readers would let the two wait for each other.
     """
     row = conn.execute(
         "SELECT t.source_relid::regclass::text FROM pgtrickle.pgt_change_tracking t JOIN pg_locks l "
         "ON l.relation = to_regclass('pgtrickle_changes.' || quote_ident(t.buffer)) AND l.mode = 'RowExclusiveLock' "
-        "OR l.relation = ANY(t.relations) AND l.mode = 'AccessExclusiveLock' "
+        "OR l.relation = ANY(t.relations) AND (l.mode = 'AccessExclusiveLock' "
+        "OR t.capture = 'wal' AND l.mode = 'RowExclusiveLock') "
         "WHERE t.source_relid = ANY(%s::oid[]) AND l.pid = %s AND l.granted "
         "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1",
         (list(oids), caller.pid),

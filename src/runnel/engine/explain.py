@@ -6,6 +6,7 @@ import textwrap
 
 from runnel.catalog.locale import read_locale
 from runnel.catalog.rows import StreamTable
+from runnel.engine.capturing import describe_capture
 from runnel.engine.definitions import Caller, session_settings
 from runnel.engine.operations import Operations
 from runnel.engine.refreshes import Outlook
@@ -36,6 +37,7 @@ def explain(operations: Operations, name: str, caller: Caller) -> list[str]:
     error = operations.access.last_error(row, caller)
     if error:
         lines.append(f"Last error: {error}")
+    lines += describe_capture(operations.conn, row.pgt_id)
     published = operations.refresher.sinks.describe(operations.conn, row.pgt_id)
     if published is not None:
         lines.append(f"Published: {published}")

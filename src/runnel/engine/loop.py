@@ -305,6 +305,11 @@ class Loop:
 
     # -- housekeeping --------------------------------------------------------------------------------------------
 
+    def keep_house_soon(self) -> None:
+        """At the next turn, which comes now; from any thread."""
+        self.housekept = 0.0
+        self.desk.wake()
+
     def _keep_house(self) -> None:
         """Now and then: prune what every consumer has passed, and look for sources that drifted."""
         if time.time() - self.housekept < HOUSEKEEPING_SECONDS:

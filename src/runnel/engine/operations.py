@@ -16,6 +16,8 @@ from runnel.engine import definitions as defs
 from runnel.engine.access import Access
 from runnel.engine.arguments import FORGOTTEN, check_options
 from runnel.engine.around import Around
+from runnel.engine.capturing import ARGUMENT as CDC_MODE
+from runnel.engine.capturing import refuse_obstacles, set_mode, wished_mode
 from runnel.engine.creation import Creation
 from runnel.engine.drift import notice
 from runnel.engine.job import Job
@@ -170,6 +172,8 @@ class Operations:
             changes["refresh_mode"] = definition.mode
         if str(args.get(FORGOTTEN) or row.forgotten).lower() != row.forgotten:
             changes[FORGOTTEN] = args[FORGOTTEN]
+        if (mode := wished_mode(args)) is not None and mode != row.cdc_mode:
+            changes[CDC_MODE] = mode
         if self.sinks.wish(self.conn, args, row.pgt_id, name, caller.role).changes:
             changes |= self.sinks.given(args)
         if changes:
@@ -193,6 +197,11 @@ class Operations:
             parse_schedule(schedule)
         if args.get(FORGOTTEN):
             self._set_forgotten_policy(row, str(args[FORGOTTEN]).lower())
+        if (mode := wished_mode(args)) is not None:
+            refuse_obstacles(self.conn, self.registry.maintained(self.conn, row.pgt_id).sources, mode)
+            with self.conn.transaction():
+                set_mode(self.conn, row.pgt_id, mode)
+            self.around.recapture()
         if args.get("query") or args.get("refresh_mode"):
             self._redefine(row, args, caller)
         elif self.sinks.given(args):

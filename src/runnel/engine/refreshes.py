@@ -22,7 +22,7 @@ from runnel.engine.advice import missing_grant
 from runnel.engine.drift import notice
 from runnel.engine.job import Job
 from runnel.engine.registry import Registry, position, ready
-from runnel.errors import Cancelled, SchemaDriftError, TransientError
+from runnel.errors import Cancelled, Outdated, SchemaDriftError, TransientError
 from runnel.explain.evaluators import StageForecast
 from runnel.model.about import about
 from runnel.ports.sink import Conflict, Publication, Result
@@ -48,6 +48,8 @@ CONFLICTS = 10
 """Tries in a row against other writers."""
 UNKNOWN = -2
 """A count of changes that no engine has: what a registry knows is not what the catalog says."""
+SNAPSHOTS = 5
+"""Tries with another snapshot."""
 OVERTAKEN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 """Somebody else has changed a row of the catalog meanwhile, or waited for us as we for them."""
 
@@ -214,10 +216,21 @@ class Refresher:
             together,
         )
         with self.job.interruptible(self.conn):
-            outcomes = refresh_unit(self.place, order, self.registry.kinds_read(members))
+            outcomes = self._begun_anew(order, members)
         self.on_refreshed(outcomes)
         self._report(outcomes)
         return outcomes
+
+    def _begun_anew(self, order: Order, members: Sequence[int]) -> list[Outcome]:
+        """A refresh; once more if something happened after its snapshot without which it makes no sense."""
+        for left in reversed(range(SNAPSHOTS)):
+            try:
+                return refresh_unit(self.place, order, self.registry.kinds_read(members))
+            except RefreshFailed as failure:
+                if not left or not isinstance(failure.cause, Outdated):
+                    raise
+                time.sleep(0.1)
+        raise AssertionError("the last attempt returns or raises")
 
     def _versions(self) -> dict[int, int]:
         return {i: row.version for i, row in self.registry.rows.items()}

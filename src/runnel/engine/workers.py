@@ -34,7 +34,6 @@ from runnel.refresh.unit import Workplace
 from runnel.sinks.known import Known
 from runnel.sinks.leftovers import Leftovers
 from runnel.sinks.registry import open_sinks
-from runnel.sources.registry import all_kinds
 
 if TYPE_CHECKING:
     from runnel.spark.session import Sessions
@@ -113,7 +112,7 @@ class Worker:
         self._thread.start()
 
     def _operations(self) -> Operations:
-        house, kinds = self.house, all_kinds()
+        house, kinds = self.house, self.house.around.kinds()
         # The name is that of the tasks' sessions; sessions of the engine's own have others.
         dsn = pinned(make_conninfo(house.dsn, application_name=self.tag))
         sinks = open_sinks(dsn, house.sessions, house.leftovers, house.outboxes)

@@ -24,6 +24,10 @@ class Service(Protocol):
     slow: frozenset[str]
     """Requests that it answers itself when the work is done (`take`)."""
 
+    def connected(self, conn: Connection) -> None:
+        """The engine has its database, at the start or again; before the first refresh."""
+        return
+
     def prepare(self, conn: Connection) -> None:
         """At the start of an engine."""
 

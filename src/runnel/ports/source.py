@@ -168,6 +168,10 @@ class Kind(Protocol):
         """Relations (oids) that were seen to have moved since this was last asked."""
         return set()
 
+    def told(self) -> set[int]:
+        """Relations that have changed, as another thread has said since this was last asked; never a round trip."""
+        return set()
+
     def polled(self, conn: Connection) -> set[int]:  # noqa: ARG002
         """Relations that cannot tell of changes: they must be looked at."""
         return set()

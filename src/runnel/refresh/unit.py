@@ -50,6 +50,13 @@ SELECT oid::int8 FROM pg_class c WHERE oid = ANY(%s::oid[]) AND (relhasrules OR 
 """
 """Stream tables with triggers, foreign keys or rules of somebody's."""
 CAPTURED = "SELECT source_relid::int8 FROM pgtrickle.pgt_change_tracking WHERE source_relid = ANY(%s::oid[])"
+WRITTEN = """
+SELECT source_relid::int8 FROM pgtrickle.pgt_change_tracking t
+WHERE source_relid = ANY(%s::oid[]) AND capture <> 'trigger' AND EXISTS (
+    SELECT FROM unnest(t.relations) r WHERE pg_stat_get_xact_tuples_inserted(r) + pg_stat_get_xact_tuples_updated(r)
+                                            + pg_stat_get_xact_tuples_deleted(r) > 0)
+"""
+"""Of tables that are captured from the WAL: those that this transaction has written to. Its changes come later."""
 OWN = "pgt_xid = pg_current_xact_id_if_assigned()"
 """Changes that this transaction has made itself."""
 
@@ -250,6 +257,7 @@ def _overtaken(conn: psycopg.Connection, members: Sequence[Member], outcomes: Se
         f"SELECT {oid} WHERE EXISTS (SELECT FROM pgtrickle_changes.changes_{oid} WHERE {OWN})" for (oid,) in captured
     ]
     written = {oid for (oid,) in conn.execute(" UNION ALL ".join(looks).encode())} if looks else set()
+    written |= {oid for (oid,) in conn.execute(WRITTEN, (list(read),))}
     yield from (m.table.id for m in members if any(used.relation.oid in written for used in m.table.sources))
 
 

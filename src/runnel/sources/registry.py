@@ -14,6 +14,7 @@ from runnel.ports.source import Connection, Kind, Reading, Source, Used
 from runnel.sources.ducklake.kind import LakeTables
 from runnel.sources.ducklake.service import Lakes
 from runnel.sources.postgres.kind import CapturedTables
+from runnel.sources.postgres.wal.service import WalCapture
 from runnel.sources.streamtable.kind import StreamTables
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ Kinds = Sequence[Kind]
 Services = Sequence[Service]
 
 
-def all_kinds() -> Kinds:
-    """One of each, for one engine. The first that finds a relation has it; what none finds is a table."""
-    return (StreamTables(), LakeTables(), CapturedTables())
+def all_kinds(services: Services = ()) -> Kinds:
+    """One of each, for one worker of an engine. The first that finds a relation has it; what none finds is a table."""
+    decoding = next((service.progress for service in services if isinstance(service, WalCapture)), None)
+    return (StreamTables(), LakeTables(), CapturedTables(decoding))
 
 
 def all_services(
@@ -34,9 +36,13 @@ def all_services(
     data_path: str | None,
     on_event: Callable[[str], None],
     spark: Callable[[], Sessions | None] = lambda: None,
+    wake: Callable[[], None] = lambda: None,
 ) -> Services:
-    """What an engine offers besides; `home` and `data_path` as the engine was given them, `spark` once it has it."""
-    return (Lakes(dsn, home, data_path, on_event, spark),)
+    """What an engine offers besides; `home` and `data_path` as the engine was given them, `spark` once it has it.
+
+    `wake` lets the engine look what has changed; from any thread.
+    """
+    return (Lakes(dsn, home, data_path, on_event, spark), WalCapture(dsn, on_event, wake))
 
 
 def capture_sources(kinds: Kinds, conn: Connection, used: Sequence[Used], role: str) -> None:

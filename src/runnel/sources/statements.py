@@ -48,9 +48,10 @@ def buffer_rows(
 
 
 def table_buffer(
-    oid: int,
+    buffer: str,
     columns: Mapping[str, int],
     frontier: str,
+    at: str | None = None,
     *,
     netted: bool = False,
     textual: frozenset[str] = frozenset(),
@@ -58,12 +59,17 @@ def table_buffer(
 ) -> Buffer:
     """Changes of a table since a frontier, from its capture buffer (columns: name -> attribute number).
 
-    `where` is one more condition on the buffer's rows `r`.
+    `at`: the snapshot of the reader, if rows may be in the buffer that it does not show yet. `where` is one more
+    condition on the buffer's rows `r`.
     """
     new = "pgt_w <> 0 AND NOT pg_visible_in_snapshot(pgt_xid, %(frontier)s::pg_snapshot)"
-    source = f"FROM pgtrickle_changes.changes_{oid} AS r WHERE {new}{f' AND {where}' if where else ''}"
+    params = {"frontier": frontier}
+    if at is not None:
+        new += " AND pg_visible_in_snapshot(pgt_xid, %(at)s::pg_snapshot)"
+        params["at"] = at
+    source = f"FROM {buffer} AS r WHERE {new}{f' AND {where}' if where else ''}"
     values = {name: f"c{number}" for name, number in sorted(columns.items())}
-    return Buffer(buffer_rows(values, "pgt_w", source, netted=netted, textual=textual), {"frontier": frontier})
+    return Buffer(buffer_rows(values, "pgt_w", source, netted=netted, textual=textual), params)
 
 
 def log_buffer(

@@ -1,6 +1,7 @@
 -- Whoever asks for a refresh that has nothing to do need not wait for the engine: that nothing waits can be seen from
 -- here. Every commit before the call is visible in its snapshot, and so are the rows that capture has written with it.
--- Whatever only the engine can tell goes to the engine: lakes, the clock, sinks, drift, tables that are not at work.
+-- Whatever only the engine can tell goes to the engine: lakes, the clock, sinks, drift, tables that
+-- are not at work or whose changes come from the WAL.
 CREATE FUNCTION pgtrickle._nothing_to_do(stream_table bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -26,6 +27,7 @@ BEGIN
                OR NOT coalesce(pg_input_is_valid(s.frontier ->> 'postgres', 'pg_snapshot'), false)
                OR EXISTS (SELECT FROM pgtrickle.pgt_sinks k WHERE k.pgt_id = s.pgt_id)
                OR d.source_type = 'LAKE_TABLE' OR (d.source_type = 'TABLE' AND t.buffer IS NULL)
+               OR t.capture <> 'trigger'  -- from the WAL changes come to the buffer later
                OR (d.source_pgt_id IS NOT NULL AND u.version IS DISTINCT FROM
                    coalesce(pgtrickle._version(s.frontier #>> ARRAY['stream_tables', d.source_pgt_id::text]), 0))
                AS unclear

@@ -27,6 +27,7 @@ from runnel.cli.target import (
     resolve_dsn,
 )
 from runnel.cli.up_options import (
+    CdcModeOption,
     CertOption,
     DataPathOption,
     DetachOption,
@@ -72,6 +73,7 @@ def up(
     workers: WorkersOption = None,
     joins: JoinsOption = None,
     spark_package: PackageOption = None,
+    cdc_mode: CdcModeOption = None,
     http: HttpOption = None,
     no_http: NoHttpOption = False,
     http_cert: CertOption = None,
@@ -105,6 +107,7 @@ def up(
         workers=workers,
         joins=joins.value if joins else None,
         spark_package=spark_package,
+        cdc_mode=cdc_mode.value if cdc_mode else None,
         http=serving.OFF if no_http else http,
         http_cert=http_cert,
         http_key=http_key,
@@ -136,6 +139,7 @@ def up(
         up_options.workers(values["workers"].text),
         values["joins"].text == "spark",
         up_options.archive(values["spark_package"].text),
+        str(values["cdc_mode"].text),
         serving.wish(values["http"].text, values["http_cert"].text, values["http_key"].text),
         standby,
     )

@@ -1,8 +1,8 @@
-"""Tables of PostgreSQL as a kind of source: whatever no other kind claims, with capture triggers."""
+"""Tables of PostgreSQL as a kind of source: whatever no other kind claims, captured by triggers or from the WAL."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from psycopg import sql as psql
@@ -10,6 +10,8 @@ from psycopg import sql as psql
 from runnel.plan.stage import Origin
 from runnel.ports.source import Connection, Kind, Reading, Source, Used
 from runnel.sources.postgres.tables import Captured, CapturedTable, Looked
+from runnel.sources.postgres.wal.progress import Progress
+from runnel.sources.postgres.wal.waiting import Waiting
 from runnel.sources.slices import WholeTables
 
 
@@ -18,8 +20,11 @@ class CapturedTables(Kind):
 
     name = "TABLE"
 
-    def __init__(self) -> None:
+    def __init__(self, decoding: Progress | None = None) -> None:
+        """`decoding`: of the engine's decoder, if it has one."""
         self._looked = Looked()
+        self._decoding = decoding
+        self._decoded = None if decoding is None else Waiting(decoding)
 
     def origin(self, found: Any) -> Origin:  # noqa: ARG002
         """Nothing is special about a table."""
@@ -34,12 +39,33 @@ class CapturedTables(Kind):
 
     def open(self, reading: Reading, used: Sequence[Used]) -> Mapping[int, Source]:
         """The captured tables of a stream table."""
-        captured = Captured(reading, used, WholeTables(reading), self._looked)
+        captured = Captured(reading, used, WholeTables(reading), self._looked, self._decoded)
         return {u.relation.oid: CapturedTable(captured, u.relation) for u in used}
+
+    def told(self) -> set[int]:
+        """Tables of which the decoder has brought changes."""
+        return set() if self._decoding is None else self._decoding.moved()
 
     def finish(self) -> None:
         """What was seen holds for one snapshot."""
         self._looked = Looked()
+        if self._decoded is not None:
+            self._decoded.finish()
+
+    def tidy(self, conn: Connection, living: Collection[int], relations: Collection[int]) -> None:  # noqa: ARG002
+        """Drop what was copied of tables that nobody reads any more."""
+        if self._decoded is not None:
+            self._decoded.tidy(conn, relations)
+
+    def forget(self) -> None:
+        """What was copied is gone."""
+        if self._decoded is not None:
+            self._decoded.forget()
+
+    def close(self) -> None:
+        """Let go of the session beside the refresh's."""
+        if self._decoded is not None:
+            self._decoded.close()
 
 
 def grant_buffer(conn: Connection, oid: int, columns: Sequence[str], role: str) -> None:

@@ -10,11 +10,14 @@ from runnel.model.frontier import POSTGRES, Version
 from runnel.plan.stage import Leaf, Relation
 from runnel.ports.rows import Query, Restriction, Rows
 from runnel.ports.source import Pending, Reading, Source, Used
+from runnel.sources.postgres.wal.waiting import Waiting
 from runnel.sources.selects import key_cost, select_delta, select_rows
 from runnel.sources.slices import WholeTables
 from runnel.sources.statements import Buffer, table_buffer, textual_columns
 
-MARKED = "a source was truncated or its partitions changed"
+MARKED = "a source was truncated, its partitions changed, or its changes cannot be told in rows"
+SHOWN = "pg_visible_in_snapshot(pgt_xid, %(at)s::pg_snapshot)"
+"""Of what comes from the WAL, some may be there too early."""
 
 
 @dataclass
@@ -35,22 +38,53 @@ class Captured:
     used: Sequence[Used]
     whole: WholeTables
     looked: Looked
+    decoded: Waiting | None = None
+    """For tables that are captured from the WAL."""
     _fits: bool = False
 
     def waiting(self, oid: int, since: Version) -> Pending:
         """What capture holds for a table since a snapshot; all tables of a stream table have been read at the same."""
         seen = self.looked.waiting
         if (oid, since) not in seen:
+            missing = [u.relation.oid for u in self.used if (u.relation.oid, since) not in seen]
+            if self.decoded is not None:
+                self.decoded.arrive(self.reading, missing)
+                for each in missing:
+                    self.decoded.fill(self.reading, each, since)
             parts = [
-                f"SELECT {u.relation.oid}, count(*) FILTER (WHERE pgt_w <> 0), coalesce(bool_or(pgt_w = 0), false) "
-                f"FROM pgtrickle_changes.changes_{u.relation.oid} "
-                "WHERE NOT pg_visible_in_snapshot(pgt_xid, %(f)s::pg_snapshot)"
-                for u in self.used
-                if (u.relation.oid, since) not in seen
+                f"SELECT {each}, count(*) FILTER (WHERE pgt_w <> 0), coalesce(bool_or(pgt_w = 0), false) "
+                f"FROM {self.buffer(each)} WHERE NOT pg_visible_in_snapshot(pgt_xid, %(f)s::pg_snapshot)"
+                f"{f' AND {SHOWN}' if self.comes_late(each) else ''}"
+                for each in missing
             ]
-            found = self.reading.conn.execute(" UNION ALL ".join(parts).encode(), {"f": since}).fetchall()
-            seen |= {(o, since): Pending(rows, recompute=MARKED if marked else None) for o, rows, marked in found}
+            params = {"f": since, "at": self.reading.snapshot}
+            found = self.reading.conn.execute(" UNION ALL ".join(parts).encode(), params).fetchall()
+            for each, rows, marked in found:
+                seen[each, since] = Pending(rows, recompute=self._why_anew(each, since) if marked else None)
+        if self.decoded is not None:
+            self.decoded.admit(self.reading, oid)
         return seen[oid, since]
+
+    def _why_anew(self, oid: int, since: Version) -> str:
+        """Why a marker is there; the owner may want to hear of changes that were lost."""
+        lost = self.decoded.lost(since) if self.decoded is not None and self.comes_late(oid) else None
+        if lost is None:
+            return MARKED
+        if self.reading.forgotten == "error":
+            raise SchemaDriftError(
+                f"stream table {self.reading.name}: changes of its sources were lost: {lost}",
+                hint=f"Rebuild it: SELECT pgtrickle.resume_stream_table('{self.reading.name}').",
+            )
+        return f"warning: changes were lost: {lost}; recomputed"
+
+    def comes_late(self, oid: int) -> bool:
+        """Whether changes of a table are written to its buffer after they were committed."""
+        return self.decoded is not None and self.decoded.place(oid) is not None
+
+    def buffer(self, oid: int) -> str:
+        """Where the changes of a table are, in this transaction."""
+        place = None if self.decoded is None else self.decoded.place(oid)
+        return f"pgtrickle_changes.changes_{oid}" if place is None else place.buffer
 
     def numbers(self, oid: int) -> Mapping[str, int]:
         """The attribute number of each captured column; one that capture has lost is drift."""
@@ -79,7 +113,7 @@ class Captured:
 
 @dataclass
 class CapturedTable(Source):
-    """A `Source` over a table with capture triggers: its version is the snapshot of the refresh."""
+    """A `Source` over a captured table: its version is the snapshot of the refresh."""
 
     captured: Captured
     relation: Relation
@@ -113,16 +147,21 @@ class CapturedTable(Source):
             return select_delta(self.reading, leaf, buffer, self.relation.name.sql())
 
         def slices(most: int) -> Sequence[Query]:
-            buffer = f"pgtrickle_changes.changes_{self.relation.oid}"
             return self.captured.whole.buffer_slices(leaf, buffer, select, most)
 
-        return Rows(self._rows, select=select, slices=slices)
+        # Other sessions see no temporary table of this one.
+        buffer = self.captured.buffer(self.relation.oid)
+        return Rows(self._rows, select=select, slices=None if buffer.startswith("pg_temp.") else slices)
 
     def _buffer(self, leaf: Leaf, since: str, where: str) -> Buffer:
         numbers = self.captured.numbers(self.relation.oid)
         textual = textual_columns(self.relation.columns)
         used = {name: numbers[name] for name in leaf.uses}
-        return table_buffer(self.relation.oid, used, since, netted=leaf.may_raise, textual=textual, where=where)
+        oid = self.relation.oid
+        at = self.reading.snapshot if self.captured.comes_late(oid) else None
+        return table_buffer(
+            self.captured.buffer(oid), used, since, at, netted=leaf.may_raise, textual=textual, where=where
+        )
 
     def read(self, leaf: Leaf, restriction: Restriction | None, keys: Sequence[int] | None = None) -> Rows:
         """The table's rows; a whole one may be read by tasks."""

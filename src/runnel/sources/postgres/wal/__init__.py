@@ -1,0 +1,1 @@
+"""Capture from the WAL: a decoder fills the buffers of published tables with what others have committed."""
