@@ -49,6 +49,10 @@ def plain(locked: Locked, database: str) -> Iterator[str]:
         admin.execute("DROP SCHEMA IF EXISTS shop CASCADE; DROP ROLE IF EXISTS shop_owner")
 
 
+WAL = "Capture from the WAL"
+"""What needs a restart of the server."""
+
+
 def found(dsn: str) -> dict[str, Finding]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         return {finding.what: finding for finding in look(conn)}
@@ -56,7 +60,10 @@ def found(dsn: str) -> dict[str, Finding]:
 
 def test_a_superuser_has_everything(locked: Locked, database: str) -> None:
     findings = found(locked.full(dbname=str(conninfo_to_dict(database)["dbname"])))
+    wal = findings.pop(WAL)
     assert {finding.verdict for finding in findings.values()} == {Verdict.YES}
+    assert wal.verdict is Verdict.LESS and "wal_level is replica" in wal.why
+    assert [statement.split(";")[0] for statement in wal.statements] == ["ALTER SYSTEM SET wal_level = logical"]
     assert any(name.startswith(f"PostgreSQL {VERSION}") for name in findings)
 
 
@@ -70,10 +77,13 @@ def test_the_statements_that_are_named_are_enough(locked: Locked, database: str,
         assert before["Runnel's schemas"].verdict is Verdict.NO
         assert before["Temporary tables"].verdict is Verdict.NO
         assert before["Tables as sources"].statements == ('GRANT "shop_owner" TO "plain_role";',)
+        decoding = before.pop(WAL)
+        assert decoding.statements[1].startswith('ALTER ROLE "plain_role" REPLICATION;')
         for finding in before.values():
             for statement in finding.statements:
                 admin.execute(statement.encode())
         after = found(plain)
+        assert after.pop(WAL).verdict is Verdict.LESS
         left = {name for name, finding in after.items() if finding.verdict is not Verdict.YES}
         assert left == {"DDL of sources is followed at once"}
         assert not any(finding.statements for finding in after.values())

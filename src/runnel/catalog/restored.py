@@ -63,9 +63,6 @@ FORGOTTEN = (
     "DELETE FROM pgtrickle.pgt_work",
     "DELETE FROM tide.relay_claims",
 )
-# A replication slot of the other database.
-SLOT = "DELETE FROM pgtrickle.pgt_wal"
-HAS_SLOT = "SELECT to_regclass('pgtrickle.pgt_wal') IS NOT NULL"
 LOOPBACK = "DELETE FROM pgtrickle.pgt_settings WHERE key = 'loopback' RETURNING key"
 _NOTED = """
 SELECT r.oid FROM pgtrickle.pgt_settings o, jsonb_each_text(o.value::jsonb) j JOIN pg_roles r ON r.rolname = j.value
@@ -118,9 +115,6 @@ def _take_over(conn: Connection) -> None:
     conn.execute(OUTBOXES)
     for statement in FORGOTTEN:
         conn.execute(statement)
-    row = conn.execute(HAS_SLOT).fetchone()
-    if row and row[0]:
-        conn.execute(SLOT)
     _cut_off(conn)
     _find_roles(conn)
 

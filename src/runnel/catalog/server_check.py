@@ -71,6 +71,12 @@ WHERE r.rolname <> 'pgtrickle_user' AND NOT r.rolsuper AND pg_has_role(r.oid, 'p
   AND NOT (pg_has_role(r.oid, 'USAGE') AND pg_has_role(r.oid, {kind}))
 ORDER BY 1
 """
+_DECODING = """
+SELECT current_setting('wal_level'), r.rolsuper OR r.rolreplication OR EXISTS (
+           SELECT FROM pg_roles m WHERE m.rolname = 'rds_replication' AND pg_has_role(r.oid, m.oid, 'MEMBER')),
+       current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_replication_slots)
+FROM pg_roles r WHERE r.rolname = current_user
+"""
 # Owners of ordinary tables of users whose rights the role does not have; from 16 on membership alone may not be enough.
 _OWNERS = """
 SELECT o.rolname, o.rolsuper, count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -96,6 +102,7 @@ def look(conn: Connection) -> list[Finding]:
         _ddl(conn, role),
         _lakes(conn, role),
         *_sources(conn, role),
+        _wal(conn, role),
     ]
 
 
@@ -188,6 +195,25 @@ def _lakes(conn: Connection, role: _Role) -> Finding:
         return Finding(what=what, verdict=Verdict.YES)
     why = "Without a foreign-data wrapper of the role's their names are ordinary tables, which stay empty."
     return Finding(what=what, verdict=Verdict.YES, why=why)
+
+
+def _wal(conn: Connection, role: _Role) -> Finding:
+    """Only for those who wish it: triggers capture as well."""
+    what = "Capture from the WAL"
+    row = conn.execute(_DECODING).fetchone()
+    assert row is not None
+    level, may_replicate, slots = row
+    statements = []
+    if level != "logical":
+        statements.append("ALTER SYSTEM SET wal_level = logical;  -- and restart the server")
+    if not may_replicate:
+        statements.append(f"ALTER ROLE {quote(role.name)} REPLICATION;  -- or grant the provider's role for it")
+    if slots <= 0:
+        statements.append("ALTER SYSTEM SET max_replication_slots = 10;  -- and restart the server")
+    if not statements:
+        return Finding(what=what, verdict=Verdict.YES, why="cdc_mode => 'wal', for tables whose owner's rights it has.")
+    why = f"wal_level is {level}. Triggers capture without all this."
+    return Finding(what=what, verdict=Verdict.LESS, why=why, statements=tuple(statements))
 
 
 def _sources(conn: Connection, role: _Role) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runnel.ports.service import Answer, Connection, Service
+from runnel.sources.postgres.wal import slot
 from runnel.sources.postgres.wal.decoder import Decoder
 from runnel.sources.postgres.wal.progress import Progress
 from runnel.sources.postgres.wal.switching import decoded_sources, is_wished
@@ -35,6 +36,10 @@ class WalCapture(Service):
 
     def prepare(self, conn: Connection) -> None:
         """Nothing: see `connected`."""
+
+    def restored(self, conn: Connection) -> None:
+        """Forget the slot of the other database, and the publication that came with its tables."""
+        slot.forget(conn)
 
     def take(self, conn: Connection, request_id: int, args: Mapping[str, Any], role: str) -> None:
         """There are no slow requests."""

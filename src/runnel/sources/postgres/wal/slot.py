@@ -30,6 +30,7 @@ _DROP = "SELECT pg_drop_replication_slot(%s)"
 _PATIENCE_SECONDS = 10.0
 _DECODED = "SELECT EXISTS (SELECT FROM pgtrickle.pgt_change_tracking WHERE capture <> 'trigger')"
 _LEFT = "UPDATE pgtrickle.pgt_change_tracking SET capture = 'trigger' WHERE source_relid = %s"
+_OURS = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
 _PUBLISHED = "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = %s)"
 
 
@@ -107,6 +108,14 @@ def drop(conn: Connection, state: State) -> None:
     with conn.transaction():
         conn.execute("DELETE FROM pgtrickle.pgt_wal")
         conn.execute(f"DROP PUBLICATION IF EXISTS {PUBLICATION}".encode())
+
+
+def forget(conn: Connection) -> None:
+    """A row and a publication that came with a dump; the slot is on another server, or another database's."""
+    conn.execute("DELETE FROM pgtrickle.pgt_wal")
+    row = conn.execute(_OURS, (PUBLICATION,)).fetchone()
+    if row and row[0]:
+        conn.execute(f"DROP PUBLICATION {PUBLICATION}".encode())
 
 
 def _publish(conn: Connection) -> None:

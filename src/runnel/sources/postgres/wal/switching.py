@@ -1,7 +1,7 @@
 """Which tables are captured from the WAL: those whose stream tables wish it, as far as nothing stands in the way.
 
 A table begins with triggers and is switched when the slot is there. The switch is one transaction under a lock that
-keeps writers out of that table (`0032_wal.sql`), tried for a moment and again later, so that nobody queues behind it.
+keeps writers out of that table (`0034_wal.sql`), tried for a moment and again later, so that nobody queues behind it.
 """
 
 from __future__ import annotations
