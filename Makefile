@@ -44,8 +44,8 @@ test-all: venv ## Run all tests: those of `make test` and of `make test-rest`
 
 # What differs between versions: capture, calls, the corpus, merges, code of other roles.
 OLDEST := tests/catalog/test_capture.py tests/catalog/test_call.py tests/corpus/test_corpus.py tests/e2e/test_merge.py \
-	tests/e2e/test_aggregates.py
-VERSIONED := tests/catalog tests/corpus tests/oracle tests/e2e tests/hostile tests/security tests/lake tests/cli \
+	tests/e2e/test_aggregates.py tests/wal/test_wal.py
+VERSIONED := tests/catalog tests/wal tests/corpus tests/oracle tests/e2e tests/hostile tests/security tests/lake tests/cli \
 	tests/robustness/test_crash.py
 
 test-oldest: venv ## Run a small sample on the oldest PostgreSQL that Runnel takes (fetched once, with npm)
