@@ -44,9 +44,9 @@ test-all: venv ## Run all tests: those of `make test` and of `make test-rest`
 
 # What differs between versions: capture, calls, the corpus, merges; and something of random histories, lakes, crashes.
 OLDEST := tests/catalog/test_capture.py tests/catalog/test_call.py tests/corpus/test_corpus.py tests/e2e/test_merge.py \
-	tests/e2e/test_aggregates.py tests/oracle/test_oracle.py tests/lake/test_source.py
+	tests/e2e/test_aggregates.py tests/oracle/test_oracle.py tests/lake/test_source.py tests/wal/test_wal.py
 OLDEST_CRASH := "tests/robustness/test_crash.py::test_nothing_is_lost_or_doubled[once]"
-VERSIONED := tests/catalog tests/corpus tests/oracle tests/e2e tests/hostile tests/security tests/lake tests/cli \
+VERSIONED := tests/catalog tests/wal tests/corpus tests/oracle tests/e2e tests/hostile tests/security tests/lake tests/cli \
 	tests/robustness/test_crash.py tests/robustness/test_promotion.py tests/robustness/test_restored.py
 
 test-oldest: venv ## Run a small sample on the oldest PostgreSQL that Runnel takes (fetched once, with npm)

@@ -109,6 +109,7 @@ def test_switching_under_writes(
     assert min(done) > 10
 
 
+@pytest.mark.slow
 def test_the_decoders_sessions_are_ended(
     dsn: str, db: psycopg.Connection, tables: None, check: Check, only_deltas: Check
 ) -> None:
@@ -123,7 +124,7 @@ def test_the_decoders_sessions_are_ended(
     only_deltas("joined", "copied")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 5))])
 def test_random_histories(dsn: str, tables: None, check: Check, only_deltas: Check, seed: int) -> None:
     """Sessions take turns by chance: begin, write, save, undo, prepare, end; PostgreSQL says what must come out."""
     chance = random.Random(seed)

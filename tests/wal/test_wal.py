@@ -239,3 +239,25 @@ def test_what_stands_in_the_way(db: psycopg.Connection, client: runnel.Client, c
     assert "Captured by triggers: public.g (cdc_mode auto: column w of public.g is generated" in str(
         client.explain("s")
     )
+
+
+def test_a_trigger_of_a_stream_table_writes_to_a_source(
+    db: psycopg.Connection, client: runnel.Client, captured: Captured, check: Check
+) -> None:
+    """What a refresh itself writes is decoded later; whoever has seen it already in the same transaction is rebuilt."""
+    db.execute("CREATE TABLE src (id int, v int); CREATE TABLE noted (v int)")
+    db.execute(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "INSERT INTO public.noted VALUES (NEW.v); RETURN NULL; END $$"
+    )
+    client.create_stream_table("first", "SELECT id, v FROM src", "1h", "DIFFERENTIAL", cdc_mode="wal")
+    db.execute("CREATE TRIGGER note AFTER INSERT ON first FOR EACH ROW EXECUTE FUNCTION note()")
+    both = "SELECT count(*) AS n, sum(f.v) AS s FROM first f JOIN noted n ON n.v = f.v"
+    client.create_stream_table("second", both, "1h", "DIFFERENTIAL", cdc_mode="wal")
+    captured("wal", "src", "noted")
+    for value in range(1, 4):
+        db.execute("INSERT INTO src VALUES (%s, %s)", (value, value))
+        client.refresh("second")
+        check("second")
+        check("second")
+    assert db.execute("SELECT n, s FROM second").fetchone() == (3, 6)
