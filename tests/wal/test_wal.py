@@ -91,6 +91,15 @@ def _ids(db: psycopg.Connection) -> set[int]:
     return {row[0] for row in db.execute("SELECT id FROM copied WHERE id >= 200")}
 
 
+def test_what_people_see(db: psycopg.Connection, src: None) -> None:
+    assert db.execute("SELECT cdc_mode FROM pgtrickle.list_sources('totals')").fetchall() == [("wal",)]
+    assert db.execute("SELECT DISTINCT cdc_mode FROM pgtrickle.change_buffer_sizes()").fetchall() == [("wal",)]
+    exported = db.execute("SELECT pgtrickle.export_definition('totals')").fetchone()
+    assert exported is not None and "cdc_mode => 'wal'" in exported[0]
+    lines = db.execute("SELECT * FROM pgtrickle.explain_stream_table('copied')").fetchall()
+    assert ("Captured from the WAL: public.src",) in lines
+
+
 def test_a_refresh_by_a_transaction_that_wrote_is_refused(dsn: str, src: None) -> None:
     with psycopg.connect(dsn) as conn:
         conn.execute("INSERT INTO src VALUES (300, 1, 1, 'x')")

@@ -582,6 +582,31 @@ $$;
 COMMENT ON FUNCTION pgtrickle.list_sources(text) IS
     'What a stream table reads, and how its changes are known: by triggers, from the WAL, a stream table''s log, or a lake''s snapshots.';
 
+-- As before, and how changes are captured.
+CREATE OR REPLACE FUNCTION pgtrickle.export_definition(name text) RETURNS text
+LANGUAGE sql STABLE
+AS $$
+    SELECT pg_catalog.format(E'SELECT pgtrickle.create_or_replace_stream_table(\n    name => %L,\n    query => $pgt$%s$pgt$,\n'
+                             '    schedule => %L,\n    refresh_mode => %L%s\n);\n',
+               pg_catalog.format('%I.%I', s.pgt_schema, s.pgt_name), s.defining_query, s.schedule, s.refresh_mode,
+               CASE WHEN k.sink = 'ducklake' THEN pg_catalog.format(
+                   E',\n    sink => %L,\n    ducklake_lake => %L,\n    ducklake_sink_mode => %L,\n'
+                   '    inline_small_changes => %L,\n    ducklake_compression => %L',
+                   k.sink, k.lake, k.mode, k.inline_small_changes, k.compression) ELSE '' END
+               || CASE WHEN k.delta_export_path IS NOT NULL THEN pg_catalog.format(
+                   E',\n    delta_export_path => %L,\n    delta_export_compression => %L',
+                   k.delta_export_path, k.delta_export_compression) ELSE '' END
+               || CASE WHEN s.ducklake_expired <> 'fallback'
+                       THEN pg_catalog.format(E',\n    ducklake_expired => %L', s.ducklake_expired) ELSE '' END
+               || CASE WHEN s.cdc_mode IS NOT NULL
+                       THEN pg_catalog.format(E',\n    cdc_mode => %L', s.cdc_mode) ELSE '' END)
+           || CASE WHEN s.status = 'SUSPENDED' THEN pg_catalog.format(
+                  E'SELECT pgtrickle.alter_stream_table(%L, status => ''SUSPENDED'');\n',
+                  pg_catalog.format('%I.%I', s.pgt_schema, s.pgt_name)) ELSE '' END
+    FROM pgtrickle.pgt_stream_tables s LEFT JOIN pgtrickle.pgt_sinks k ON k.pgt_id = s.pgt_id
+    WHERE s.pgt_id = pgtrickle._find_or_fail(name)
+$$;
+
 DO $$
 DECLARE
     internal regprocedure;
