@@ -26,6 +26,10 @@ BEGIN
                OR s.last_error IS NOT NULL OR s.effective_mode <> 'DIFFERENTIAL'
                OR NOT coalesce(pg_input_is_valid(s.frontier ->> 'postgres', 'pg_snapshot'), false)
                OR EXISTS (SELECT FROM pgtrickle.pgt_sinks k WHERE k.pgt_id = s.pgt_id)
+               -- No event trigger tells of another version of a collation.
+               OR EXISTS (SELECT FROM pgtrickle.pgt_objects o
+                          WHERE o.pgt_id = s.pgt_id AND o.classid IN ('pg_collation'::regclass, 'pg_database'::regclass)
+                            AND pgtrickle._fingerprint(o.classid, o.objid) IS DISTINCT FROM o.fingerprint)
                OR d.source_type = 'LAKE_TABLE' OR (d.source_type = 'TABLE' AND t.buffer IS NULL)
                OR t.capture <> 'trigger'  -- from the WAL changes come to the buffer later
                OR (d.source_pgt_id IS NOT NULL AND u.version IS DISTINCT FROM
