@@ -12,6 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import runnel
+from runnel.catalog.server_check import Finding, Verdict, look
 from tests.conftest import running_engine
 from tests.wal.conftest import drop_slots
 
@@ -36,12 +37,18 @@ def plain(server: EmbeddedServer) -> Iterator[str]:
         conn.execute("DROP ROLE wal_engine; DROP ROLE wal_app")
 
 
+def _looked_at(dsn: str) -> Finding:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        return next(finding for finding in look(conn) if finding.what == "Capture from the WAL")
+
+
 def test_what_is_missing_is_said_and_then_it_works(plain: str, server: EmbeddedServer, spark: SparkSession) -> None:
     admin = make_conninfo(server.dsn, dbname=DATABASE)
     with psycopg.connect(admin, autocommit=True) as db:
         db.execute("CREATE SCHEMA app AUTHORIZATION wal_app; GRANT USAGE ON SCHEMA app TO wal_engine")
         db.execute("CREATE TABLE app.src (id int PRIMARY KEY, v int)")
         db.execute("ALTER TABLE app.src OWNER TO wal_app; GRANT SELECT, TRIGGER ON app.src TO wal_engine")
+        assert _looked_at(plain).statements == ('ALTER ROLE "wal_engine" REPLICATION;',)
         with running_engine(plain, spark), contextlib.closing(runnel.connect(plain)) as client:
             said = []
             for grant in (
@@ -58,6 +65,7 @@ def test_what_is_missing_is_said_and_then_it_works(plain: str, server: EmbeddedS
             assert "does not own app.src" in said[1].message and "GRANT wal_app TO wal_engine" in str(said[1].hint)
             client.create_stream_table("public.st", "SELECT sum(v) AS s FROM app.src", cdc_mode="wal")
             _captured(db)
+            assert _looked_at(plain).verdict is Verdict.YES
             with psycopg.connect(make_conninfo(admin, user="wal_app"), autocommit=True) as app:
                 app.execute("INSERT INTO app.src SELECT i, i FROM generate_series(1, 100) i")
                 app.execute("UPDATE app.src SET v = v + 1 WHERE id > 50; DELETE FROM app.src WHERE id = 1")

@@ -203,17 +203,19 @@ def _wal(conn: Connection, role: _Role) -> Finding:
     row = conn.execute(_DECODING).fetchone()
     assert row is not None
     level, may_replicate, slots = row
-    statements = []
+    instead = "Triggers capture as well."
     if level != "logical":
-        statements.append("ALTER SYSTEM SET wal_level = logical;  -- and restart the server")
-    if not may_replicate:
-        statements.append(f"ALTER ROLE {quote(role.name)} REPLICATION;  -- or grant the provider's role for it")
+        # A setting of the server's, which on many servers no statement changes.
+        why = f"It needs wal_level = logical, here it is {level}: set it in the server's configuration. {instead}"
+        return Finding(what=what, verdict=Verdict.LESS, why=why)
     if slots <= 0:
-        statements.append("ALTER SYSTEM SET max_replication_slots = 10;  -- and restart the server")
-    if not statements:
-        return Finding(what=what, verdict=Verdict.YES, why="cdc_mode => 'wal', for tables whose owner's rights it has.")
-    why = f"wal_level is {level}. Triggers capture without all this."
-    return Finding(what=what, verdict=Verdict.LESS, why=why, statements=tuple(statements))
+        why = f"No replication slot is left: raise max_replication_slots in the server's configuration. {instead}"
+        return Finding(what=what, verdict=Verdict.LESS, why=why)
+    if not may_replicate:
+        why = f"The role may not read the WAL; some providers have a role for that (rds_replication). {instead}"
+        statement = f"ALTER ROLE {quote(role.name)} REPLICATION;"
+        return Finding(what=what, verdict=Verdict.LESS, why=why, statements=(statement,))
+    return Finding(what=what, verdict=Verdict.YES, why="cdc_mode => 'wal', for tables whose owner's rights it has.")
 
 
 def _sources(conn: Connection, role: _Role) -> Iterator[Finding]:
