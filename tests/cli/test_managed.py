@@ -121,7 +121,11 @@ def test_what_is_printed_is_enough(run: Run, managed: Guarded) -> None:
     run("init", "--dsn", bare)
     with _as(managed, "runnel_role", "bare") as conn:
         left = {each.what: each.why for each in look(conn) if each.verdict is not Verdict.YES}
-        assert set(left) == {"SQL functions that wait for the engine", "DDL of sources is followed at once"}
+        assert set(left) == {
+            "SQL functions that wait for the engine",
+            "DDL of sources is followed at once",
+            "Capture from the WAL",
+        }
         assert "does not offer dblink" in left["SQL functions that wait for the engine"]
         special = "SELECT rolsuper OR rolcreaterole OR rolreplication OR rolbypassrls FROM pg_roles WHERE rolname = %s"
         assert conn.execute(special, ("runnel_role",)).fetchone() == (False,)
