@@ -26,7 +26,7 @@ TWINS = 1
 
 TWIN = "__full"  # no case's own table ends like this
 
-MARKED = "truncated or its partitions changed"
+MARKED = "a source was truncated, its partitions changed"
 
 
 @dataclass
