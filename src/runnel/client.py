@@ -383,12 +383,14 @@ class Client:
         """
         self._connection()
         ended = threading.Event()
+        # Of a call that has just ended the view may still tell for a moment.
+        before = {each.started_at for each in self.progress() if each.caller_pid == self._pid}
 
         def look() -> None:
             with contextlib.suppress(RunnelError), connect(self.dsn) as beside:
                 while not ended.wait(_LOOK_SECONDS):
                     for each in beside.progress():
-                        if each.caller_pid == self._pid:
+                        if each.caller_pid == self._pid and each.started_at not in before:
                             on_progress(each)
 
         thread = threading.Thread(target=look, name="progress", daemon=True)
