@@ -9,7 +9,7 @@ from benchmarks.timing import median, ms, timed
 ROWS = 10_000
 KINDS = ("plain", "captured")
 
-_TABLE = """
+TABLE = """
 CREATE TABLE capture.{name} (
     id bigint PRIMARY KEY, customer_id int NOT NULL, product_id int NOT NULL, quantity int NOT NULL DEFAULT 1,
     total_usd numeric(10,2) NOT NULL, status text NOT NULL DEFAULT 'pending',
@@ -19,11 +19,11 @@ CREATE INDEX ON capture.{name} (product_id);
 INSERT INTO capture.{name} (id, customer_id, product_id, total_usd)
 SELECT i, i % 5000, i % 500, i % 100 FROM generate_series(1, 100000) i;
 """
-_QUERY = """
+QUERY = """
 SELECT date_trunc('day', ordered_at) AS day, product_id, sum(total_usd) AS revenue, count(DISTINCT customer_id) AS n
-FROM capture.captured WHERE status = 'shipped' GROUP BY 1, 2
+FROM capture.{name} WHERE status = 'shipped' GROUP BY 1, 2
 """
-_BULK = {
+BULK = {
     "insert": "INSERT INTO capture.{name} (id, customer_id, product_id, total_usd) "
     "SELECT 1000000 + i, i % 5000, i % 500, i % 100 FROM generate_series(1, 10000) i",
     "update": "UPDATE capture.{name} SET total_usd = total_usd + 1, status = 'shipped' WHERE id > 1000000",
@@ -38,8 +38,8 @@ def run(bench: Bench) -> Answer:
     bench.start_engine()
     bench.conn.execute("CREATE SCHEMA capture")
     for kind in KINDS:
-        bench.conn.execute(_TABLE.format(name=kind).encode())
-    bench.client.create_stream_table("capture.result", _QUERY, "@yearly", "DIFFERENTIAL")
+        bench.conn.execute(TABLE.format(name=kind).encode())
+    bench.client.create_stream_table("capture.result", QUERY.format(name="captured"), "@yearly", "DIFFERENTIAL")
     for kind in KINDS:
         bench.conn.execute(f"VACUUM ANALYZE capture.{kind}".encode())
     bench.conn.execute("CHECKPOINT")
@@ -68,9 +68,9 @@ def run(bench: Bench) -> Answer:
 
 
 def _bulk(bench: Bench, rounds: int) -> dict[str, dict[str, list[float]]]:
-    spent: dict[str, dict[str, list[float]]] = {what: {kind: [] for kind in KINDS} for what in _BULK}
+    spent: dict[str, dict[str, list[float]]] = {what: {kind: [] for kind in KINDS} for what in BULK}
     for round_ in range(rounds + 1):
-        for what, text in _BULK.items():
+        for what, text in BULK.items():
             for kind in KINDS if round_ % 2 else reversed(KINDS):
                 statement = text.format(name=kind).encode()
                 once = timed(lambda statement=statement: bench.conn.execute(statement))  # type: ignore[misc]

@@ -7,11 +7,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
+from benchmarks.capture import BULK, QUERY, ROWS, TABLE
 from benchmarks.report import Answer, Grid, Target
 from benchmarks.stack import Bench, bench_stack
 from benchmarks.timing import median, ms, percentile, timed
 
-ROWS = 10_000
 KINDS = ("plain", "trigger", "wal")
 SETTINGS = {"wal_level": "logical"}
 RATIO = 1.05
@@ -19,27 +19,6 @@ LATER_MS = 100.0
 RATE = 100_000
 THEIRS = {"single-row insert": "1.98x", "insert": "2.06x", "update": "2.16x", "delete": "2.31x"}
 """What pg_trickle's benchmark guide prints for such statements, captured by its triggers / plain, on its machine."""
-
-_TABLE = """
-CREATE TABLE capture.{name} (
-    id bigint PRIMARY KEY, customer_id int NOT NULL, product_id int NOT NULL, quantity int NOT NULL DEFAULT 1,
-    total_usd numeric(10,2) NOT NULL, status text NOT NULL DEFAULT 'pending',
-    ordered_at timestamptz NOT NULL DEFAULT now());
-CREATE INDEX ON capture.{name} (customer_id);
-CREATE INDEX ON capture.{name} (product_id);
-INSERT INTO capture.{name} (id, customer_id, product_id, total_usd)
-SELECT i, i % 5000, i % 500, i % 100 FROM generate_series(1, 100000) i;
-"""
-_QUERY = """
-SELECT date_trunc('day', ordered_at) AS day, product_id, sum(total_usd) AS revenue, count(DISTINCT customer_id) AS n
-FROM capture.{name} WHERE status = 'shipped' GROUP BY 1, 2
-"""
-_BULK = {
-    "insert": "INSERT INTO capture.{name} (id, customer_id, product_id, total_usd) "
-    "SELECT 1000000 + i, i % 5000, i % 500, i % 100 FROM generate_series(1, 10000) i",
-    "update": "UPDATE capture.{name} SET total_usd = total_usd + 1, status = 'shipped' WHERE id > 1000000",
-    "delete": "DELETE FROM capture.{name} WHERE id > 1000000",
-}
 
 
 def run(bench: Bench) -> Answer:
@@ -49,9 +28,9 @@ def run(bench: Bench) -> Answer:
         own.start_engine()
         own.conn.execute("CREATE SCHEMA capture")
         for kind in KINDS:
-            own.conn.execute(_TABLE.format(name=kind).encode())
+            own.conn.execute(TABLE.format(name=kind).encode())
         for kind in KINDS[1:]:
-            query = _QUERY.format(name=kind)
+            query = QUERY.format(name=kind)
             own.client.create_stream_table(f"capture.by_{kind}", query, "@yearly", "DIFFERENTIAL", cdc_mode=kind)
         _until(lambda: _captured(own) == "wal")
         for kind in KINDS:
@@ -147,9 +126,9 @@ def _single(bench: Bench, number: int) -> dict[str, list[float]]:
 
 
 def _bulk(bench: Bench, rounds: int) -> dict[str, dict[str, list[float]]]:
-    spent: dict[str, dict[str, list[float]]] = {what: {kind: [] for kind in KINDS} for what in _BULK}
+    spent: dict[str, dict[str, list[float]]] = {what: {kind: [] for kind in KINDS} for what in BULK}
     for round_ in range(rounds + 1):
-        for what, text in _BULK.items():
+        for what, text in BULK.items():
             for kind in _turns(round_):
                 statement = text.format(name=kind).encode()
                 once = timed(lambda statement=statement: bench.conn.execute(statement))  # type: ignore[misc]

@@ -68,7 +68,7 @@ def test_tasks_find_what_they_import(run: Run, tmp_path: Path) -> None:
     foreign = {name.split(".")[0] for name in seen["loaded"]}
     assert not foreign & {"pandas", "psutil", "sqlglot", "typer", "rich", "croniter", "cryptography"}
     ours = [name for name in seen["loaded"] if name.startswith("runnel")]
-    assert len(ours) <= 52, f"tasks import {len(ours)} modules of Runnel"
+    assert len(ours) <= 50, f"tasks import {len(ours)} modules of Runnel"
 
 
 def _imported(folder: Path) -> dict[str, list[str]]:

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from runnel.errors import UserError
 from runnel.lake.format.encrypted import connection
-from runnel.lake.format.literals import readable_struct
 from runnel.lake.format.model import LakeColumn, MappedName
 from runnel.lake.format.types import FLOATS, HUGE, NESTED, TEXTS, TIMESTAMPS, arrow_type, duck_type
 
@@ -170,6 +169,9 @@ def _by_duckdb(texts: Sequence[str | None], column: LakeColumn) -> pa.Array:
     with connection().cursor() as conn:
         conn.execute("SET TimeZone = 'UTC'")
         if column.type == "struct":
+            # Only rows in the catalog, which the driver reads: tasks do without it.
+            from runnel.lake.format.literals import readable_struct  # noqa: PLC0415
+
             texts = [None if text is None else readable_struct(text, column) for text in texts]
         try:
             parsed = _cast(conn, texts, column)
