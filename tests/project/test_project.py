@@ -173,3 +173,38 @@ def test_owners_and_exported_deltas_are_written_and_compared(run: Run, db: Db, t
     run("apply", str(root), code=1)
     db.execute("SELECT pgtrickle.drop_stream_table('hers.n')")
     db.execute("DROP OWNED BY ann; DROP ROLE ann")
+
+
+@pytest.mark.usefixtures("client")
+def test_how_changes_are_captured_is_written_and_compared(run: Run, project: Path, db: Db, tmp_path: Path) -> None:
+    file = project / "marts" / "revenue.sql"
+    text = file.read_text()
+    file.write_text(text.replace('schedule = "1s"', 'schedule = "1s"\ncdc_mode = "auto"'))
+    run("apply", str(project))
+    mode = "SELECT cdc_mode FROM pgtrickle.pgt_stream_tables WHERE pgt_name = 'revenue'"
+    assert db.execute(mode).fetchone() == ("auto",)
+    run("export", str(tmp_path / "copy"))
+    assert 'cdc_mode = "auto"' in (tmp_path / "copy" / "marts" / "revenue.sql").read_text()
+    assert "Nothing to do." in run("plan", str(tmp_path / "copy"))
+
+    file.write_text(text.replace('schedule = "1s"', 'schedule = "1s"\ncdc_mode = "default"'))
+    assert "~ alter marts.revenue: cdc_mode auto -> default" in run("plan", str(project))
+    run("apply", str(project))
+    assert db.execute(mode).fetchone() == (None,)
+    assert "Nothing to do." in run("plan", str(project))
+
+
+@pytest.mark.usefixtures("client")
+def test_a_plan_tells_how_long_a_new_table_takes(run: Run, project: Path, db: Db) -> None:
+    db.execute("INSERT INTO orders (region, amount) SELECT 'eu', 1 FROM generate_series(1, 400000)")
+    db.execute("ANALYZE orders")
+    guessed = {each["name"]: each["seconds"] for each in json.loads(run("plan", str(project), "--json"))}
+    assert guessed["marts.revenue"] == pytest.approx(2.0, rel=0.1), "200,000 rows a second, while nothing was built"
+    run("apply", str(project))
+
+    took = "SELECT extract(epoch FROM end_time - start_time) FROM pgtrickle.pgt_refresh_history WHERE action = 'INITIAL'"
+    seconds = max(float(row[0]) for row in db.execute(took).fetchall())
+    (project / "marts" / "again.sql").write_text("SELECT region, max(amount) AS most FROM public.orders GROUP BY region")
+    (again,) = [each for each in json.loads(run("plan", str(project), "--json")) if each["verb"] == "create"]
+    assert again["seconds"] == pytest.approx(max(0.2, seconds), rel=0.2), "as fast as the build that was seen"
+    assert f"reads about 400,003 rows, about {again['seconds']:.1f} s" in run("plan", str(project))

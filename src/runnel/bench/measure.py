@@ -68,7 +68,8 @@ class Measurement:
         self.create()
         self.postgres()
         self.full()
-        self.round(self.workload.warm_up, 0, seed=99, recorded=False)
+        for number, round_ in enumerate(self.workload.warm_up):
+            self.round(round_, 0, seed=99 - number, recorded=False)
         for number in range(repeat):
             for index, round_ in enumerate(self.workload.rounds):
                 self.round(round_, number, seed=1 + index * 100 + number)

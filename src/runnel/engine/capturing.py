@@ -11,7 +11,9 @@ from runnel.errors import UserError
 from runnel.ports.source import Used
 
 ARGUMENT = "cdc_mode"
-MODES = ("trigger", "wal", "auto")
+AS_THE_ENGINE = "default"
+"""Whatever the engine's own setting says, now and later."""
+MODES = ("trigger", "wal", "auto", AS_THE_ENGINE)
 
 _OBSTACLE = """
 SELECT o.obstacle, o.way_out FROM pgtrickle._wal_obstacle(%(oid)s::oid, (
@@ -55,7 +57,8 @@ def refuse_obstacles(conn: psycopg.Connection, used: Sequence[Used], mode: str |
 
 def set_mode(conn: psycopg.Connection, pgt_id: int, mode: str) -> None:
     """Record what the owner wants; the decoder's thread follows."""
-    conn.execute("UPDATE pgtrickle.pgt_stream_tables SET cdc_mode = %s WHERE pgt_id = %s", (mode, pgt_id))
+    said = None if mode == AS_THE_ENGINE else mode
+    conn.execute("UPDATE pgtrickle.pgt_stream_tables SET cdc_mode = %s WHERE pgt_id = %s", (said, pgt_id))
 
 
 def describe_capture(conn: psycopg.Connection, pgt_id: int) -> list[str]:

@@ -17,7 +17,7 @@ from runnel.engine.access import Access
 from runnel.engine.arguments import FORGOTTEN, check_options
 from runnel.engine.around import Around
 from runnel.engine.capturing import ARGUMENT as CDC_MODE
-from runnel.engine.capturing import refuse_obstacles, set_mode, wished_mode
+from runnel.engine.capturing import AS_THE_ENGINE, refuse_obstacles, set_mode, wished_mode
 from runnel.engine.creation import Creation
 from runnel.engine.drift import notice
 from runnel.engine.job import Job
@@ -172,7 +172,7 @@ class Operations:
             changes["refresh_mode"] = definition.mode
         if str(args.get(FORGOTTEN) or row.forgotten).lower() != row.forgotten:
             changes[FORGOTTEN] = args[FORGOTTEN]
-        if (mode := wished_mode(args)) is not None and mode != row.cdc_mode:
+        if (mode := wished_mode(args)) is not None and mode != (row.cdc_mode or AS_THE_ENGINE):
             changes[CDC_MODE] = mode
         if self.sinks.wish(self.conn, args, row.pgt_id, name, caller.role).changes:
             changes |= self.sinks.given(args)

@@ -27,7 +27,7 @@ from runnel.checks.tests import Test, as_set
 from runnel.errors import UserError
 from runnel.model.names import Name
 from runnel.project.model import OPTIONS
-from runnel.project.plan import Change, Present
+from runnel.project.plan import UNSAID, Change, Present
 from runnel.project.project import reads
 
 Connection = psycopg.Connection[Any]
@@ -120,7 +120,8 @@ class Steps:
 
     def _restore(self, name: Name, before: Present) -> None:
         """Bring a stream table back to the definition that it had."""
-        self._define(name, before.original, before.schedule, before.mode, before.options, before.owner, before.settings)
+        options = {**UNSAID, **before.options}
+        self._define(name, before.original, before.schedule, before.mode, options, before.owner, before.settings)
         self._comment(name, before.comment)
 
     def _tests(self, name: Name, tests: Sequence[Test], owner: str | None) -> Sequence[Mapping[str, Any]]:

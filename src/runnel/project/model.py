@@ -28,7 +28,7 @@ from runnel.errors import UserError
 from runnel.model.names import Name
 
 OPTIONS = ("sink", "ducklake_sink_mode", "ducklake_lake", "ducklake_compression", "ducklake_expired",
-           "delta_export_path", "delta_export_compression")  # fmt: skip
+           "delta_export_path", "delta_export_compression", "cdc_mode")  # fmt: skip
 """What a header passes on as it is."""
 TEXTS = ("name", "schedule", "mode", "owner", "description", "renamed_from", "on_violation", *OPTIONS)
 LISTS = ("tags", "tests")
@@ -162,6 +162,7 @@ def schema() -> dict[str, Any]:
     texts: dict[str, Any] = {key: {"type": "string"} for key in TEXTS}
     texts["mode"] = {"enum": ["AUTO", "DIFFERENTIAL", "FULL"]}
     texts["sink"] = {"enum": ["ducklake", "none"]}
+    texts["cdc_mode"] = {"enum": ["trigger", "wal", "auto", "default"]}
     texts["on_violation"] = {"enum": list(REACTIONS)}
     columns = {"type": "array", "items": {"type": "string"}}
     test = {

@@ -12,6 +12,7 @@ from psycopg import sql
 from runnel.checks.catalog import load_tests
 from runnel.checks.tests import Test, as_set
 from runnel.model.names import Name
+from runnel.project.duration import build_speed, expected_seconds
 from runnel.project.model import OPTIONS, Model
 from runnel.project.project import Project
 
@@ -22,12 +23,14 @@ PRESENT = """
 SELECT t.pgt_schema, t.pgt_name, t.original_query, t.defining_query, t.schedule, t.refresh_mode, t.status,
        obj_description(t.pgt_relid, 'pg_class'), s.sink, s.mode, s.lake, s.compression, s.delta_export_path,
        s.delta_export_compression,
-       t.pgt_id, t.tested, t.settings, pg_get_userbyid(t.owner), t.ducklake_expired,
+       t.pgt_id, t.tested, t.settings, pg_get_userbyid(t.owner), t.ducklake_expired, t.cdc_mode,
        (SELECT max(h.end_time - h.start_time) FROM pgtrickle.pgt_refresh_history h
         WHERE h.pgt_id = t.pgt_id AND h.action <> 'DIFFERENTIAL' AND h.status = 'COMPLETED')
 FROM pgtrickle.pgt_stream_tables t LEFT JOIN pgtrickle.pgt_sinks s ON s.pgt_id = t.pgt_id
 ORDER BY t.pgt_id
 """
+UNSAID = {"sink": "none", "ducklake_expired": "fallback", "cdc_mode": "default"}
+"""What holds where a stream table was not told."""
 # Rows of all tables that a view reads, as PostgreSQL's statistics have them; where there are none yet, by the size.
 ROWS_READ = """
 SELECT coalesce(sum(CASE WHEN c.reltuples >= 0 THEN c.reltuples
@@ -69,6 +72,7 @@ class Change:
     rows: int | None = None
     """About how many rows are read again."""
     seconds: float | None = None
+    """How long that took the last time; of what is yet to be made, about how long it will take."""
     model: Model | None = None
     before: Present | None = None
     """What is there now, if it is changed."""
@@ -81,11 +85,13 @@ def present(conn: Connection) -> dict[Name, Present]:
     found = {}
     for row in conn.execute(PRESENT).fetchall():
         schema, name, original, canonical, schedule, mode, status, comment, sink, how, lake, packed = row[:12]
-        export_path, export_packed, pgt_id, tested, settings, owner, expired, took = row[12:]
+        export_path, export_packed, pgt_id, tested, settings, owner, expired, captured, took = row[12:]
         options = {"sink": sink, "ducklake_sink_mode": how, "ducklake_lake": lake, "ducklake_compression": packed}
         given = {key: str(value) for key, value in options.items() if value} if sink == "ducklake" else {}
         if expired != "fallback":
             given["ducklake_expired"] = expired
+        if captured is not None:
+            given["cdc_mode"] = captured
         if export_path is not None:
             given |= {"delta_export_path": export_path, "delta_export_compression": export_packed}
         found[Name(schema, name)] = Present(
@@ -113,6 +119,7 @@ def make_plan(conn: Connection, project: Project, *, prune: bool = False) -> lis
 
 def _steps(conn: Connection, project: Project, *, prune: bool) -> list[Change]:
     there = present(conn)
+    speed = build_speed(conn)
     changes: list[Change] = []
     coming: set[Name] = set()
     for model in project.models:
@@ -121,7 +128,7 @@ def _steps(conn: Connection, project: Project, *, prune: bool) -> list[Change]:
         if now is None and old is not None and old in there:
             now = there.pop(old)
             changes.append(Change("rename", model.name, f"was {old}", model=model, before=now))
-        changes.append(_compared(conn, model, now, coming))
+        changes.append(_compared(conn, model, now, coming, speed))
         if (now is None and not _stands_in(conn, model)) or changes[-1].verb == "rebuild":
             coming.add(model.name)
     if prune:
@@ -131,11 +138,12 @@ def _steps(conn: Connection, project: Project, *, prune: bool) -> list[Change]:
     return changes
 
 
-def _compared(conn: Connection, model: Model, now: Present | None, coming: set[Name]) -> Change:
+def _compared(conn: Connection, model: Model, now: Present | None, coming: set[Name], speed: float) -> Change:
     canonical, rows, problem = _described(conn, model)
     if now is None:
         # What it reads may be made just before it.
-        return Change("create", model.name, rows=rows, model=model, problem=None if coming else problem)
+        seconds = expected_seconds(rows, speed)
+        return Change("create", model.name, "", rows, seconds, model, problem=None if coming else problem)
     if model.owner not in (None, now.owner):
         problem = f"it belongs to {now.owner}, and an owner stays: drop it first"
         return Change("rebuild", model.name, f"owner {now.owner} -> {model.owner}", rows, None, model, now, problem)
@@ -147,14 +155,15 @@ def _compared(conn: Connection, model: Model, now: Present | None, coming: set[N
     elif model.mode != now.mode:
         why, different = f"mode {now.mode} -> {model.mode}", True
     if different:
-        return Change("rebuild", model.name, why, rows, now.seconds, model, now, None if coming else problem)
+        seconds = now.seconds if now.seconds is not None else expected_seconds(rows, speed)
+        return Change("rebuild", model.name, why, rows, seconds, model, now, None if coming else problem)
     said = [f"schedule {now.schedule} -> {model.schedule}"] if model.schedule != now.schedule else []
     for key in OPTIONS:
         wanted, has = model.options.get(key), now.options.get(key)
         if key == "sink":
-            wanted, has = wanted or "none", has or "none"
-        if key == "ducklake_expired":
-            has = has or "fallback"
+            wanted = wanted or "none"
+        if has is None:
+            has = UNSAID.get(key)
         if wanted is not None and wanted != has:
             said.append(f"{key} {has} -> {wanted}")
     if model.description is not None and model.description != now.comment:

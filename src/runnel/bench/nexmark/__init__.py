@@ -36,7 +36,10 @@ def workload(number: int, chosen: Collection[int] = (), shares: Sequence[float] 
         load=partial(_load, number),
         queries=texts,
         rounds=tuple(rounds),
-        warm_up=Round("warm-up", "", partial(_mixed, min(shares))),
+        warm_up=(
+            Round("warm-up new", "", partial(_append, min(shares))),
+            Round("warm-up all", "", partial(_mixed, min(shares))),
+        ),
     )
 
 

@@ -43,7 +43,7 @@ def workload(scale: float, numbers: Collection[int] = (), shares: Sequence[float
         load=lambda conn, say: load(conn, scale, say),
         queries=texts,
         rounds=tuple(rounds),
-        warm_up=Round("warm-up", "", partial(_every_table, min(shares))),
+        warm_up=(Round("warm-up", "", partial(_every_table, min(shares))),),
     )
 
 

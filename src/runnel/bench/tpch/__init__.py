@@ -49,7 +49,10 @@ def workload(scale: float, numbers: Collection[int] = (), shares: Sequence[float
         load=lambda conn, say: load(conn, scale, say),
         queries=texts,
         rounds=tuple(rounds),
-        warm_up=Round("warm-up", "", partial(_every_table, min(shares))),
+        warm_up=(
+            Round("warm-up RF", "", partial(_refresh, min(shares))),
+            Round("warm-up all", "", partial(_every_table, min(shares))),
+        ),
     )
 
 

@@ -165,7 +165,10 @@ def _connected(project: Project, home: Path | None, dsn: str | None) -> Iterator
 
 def _line(change: Change) -> str:
     reads = f", reads about {change.rows:,} rows" if change.rows is not None else ""
-    took = f", took {change.seconds:.1f} s last time" if change.seconds is not None else ""
+    took = ""
+    if change.seconds is not None:
+        known = change.before is not None and change.before.seconds is not None
+        took = f", took {change.seconds:.1f} s last time" if known else f", about {change.seconds:.1f} s"
     why = f": {change.why}" if change.why else ""
     problem = f"\n    will fail: {change.problem}" if change.problem else ""
     return f"{_MARKS[change.verb]} {change.verb} {change.name}{why}{reads}{took}{problem}"
