@@ -44,8 +44,8 @@ class Workload:
     queries: Mapping[str, str]
     rounds: Sequence[Round]
     warm_up: Sequence[Round]
-    """Verified like the others, but their times are forgotten: the JVM compiles while they run, and Spark plans once for
-    each set of tables that change together."""
+    """Verified like the others, but their times are forgotten: the JVM compiles while they run, and Spark plans once
+    for each set of tables that change together."""
 
 
 def in_schema(dsn: str, schema: str) -> str:
