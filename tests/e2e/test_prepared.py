@@ -210,6 +210,56 @@ QUERIES = {
 }
 
 
+SUBSETS = ("a", "b", "c", "ab", "ac", "bc", "abc", "b")
+
+
+@pytest.mark.parametrize("name", ["inner_2", "outer", "missing", "branches"])
+def test_a_plan_for_more_changes_serves_for_fewer(
+    own_database: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made: list[int] = []
+    prepare = PreparedPlans._prepared
+
+    def counted(self: PreparedPlans, schemas: Sequence[pa.Schema], build: prepared.Build) -> PreparedPlan | None:
+        made.append(len(schemas))
+        return prepare(self, schemas, build)
+
+    def change(tables: str, turn: int) -> None:
+        # Some of what comes finds a partner, some does not, and so with what goes.
+        for table in tables:
+            db.execute(f"DELETE FROM {table} WHERE id %% 3 = %s".encode(), (turn % 3,))
+            db.execute(
+                f"INSERT INTO {table} SELECT %s + i, i, 't' || %s, i / 4.0, i / 2.0, i %% 3 = 0 "
+                "FROM generate_series(1, 9) i".encode(),
+                (turn * 100, turn),
+            )
+        client.refresh("st")
+        assert client.verify("st").ok, (tables, turn)
+
+    monkeypatch.setattr(PreparedPlans, "_prepared", counted)
+    with (
+        running_engine(own_database, spark),
+        contextlib.closing(runnel.connect(own_database)) as client,
+        psycopg.connect(own_database, autocommit=True) as db,
+    ):
+        db.execute(TABLES.encode())
+        client.create_stream_table("st", QUERIES[name], "@yearly", "DIFFERENTIAL")
+        for turn in range(3):
+            change("abc", turn)
+        assert made, "nothing was planned"
+        made.clear()
+        for turn, tables in enumerate(SUBSETS):
+            change(tables, 3 + turn)
+        assert not made, "a plan that was there would have done"
+
+        for turn in range(2 * prepared.OFTEN):
+            change("a", 20 + turn)
+        assert made, "what is wanted often deserves a plan of its own"
+        made.clear()
+        change("a", 50)
+        assert not made
+
+
 @pytest.mark.slow
 def test_stream_tables_follow_whatever_takes_turns(
     db: psycopg.Connection, client: runnel.Client, stream: Stream, check: Callable[..., None]

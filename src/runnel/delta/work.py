@@ -27,6 +27,8 @@ class Work:
     reads: Reads
     changed: Mapping[int, pa.Table | Many]
     """The deltas of the leaves that changed; of those that tasks read only that they did."""
+    whole: Term
+    """The term with all its parts; `term` may be without those that have no rows."""
 
     def after(self, leaf: int) -> pa.Table:
         """A leaf's rows that were read."""

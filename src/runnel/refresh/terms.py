@@ -25,7 +25,7 @@ def read_changes(stage: Stage, leaves: Leaves, branches: Sequence[int]) -> list[
         changed = {leaf: rows for leaf, rows in deltas.items() if isinstance(rows, Many) or rows.num_rows}
         for term in telescope(branch.tree, sorted(changed)):
             reads = _read_term(branch, term, changed, leaves)
-            kept = _without_empty_parts(Work(number, branch, term, reads, changed))
+            kept = _without_empty_parts(Work(number, branch, term, reads, changed, term))
             if kept.term.parts:
                 work.append(kept)
     return work
@@ -37,7 +37,7 @@ def read_everything(stage: Stage, leaves: Leaves, branches: Sequence[int]) -> li
     for number in branches:
         branch = stage.branches[number]
         term = from_nothing(branch.tree)
-        work.append(Work(number, branch, term, _read_term(branch, term, {}, leaves), {}))
+        work.append(Work(number, branch, term, _read_term(branch, term, {}, leaves), {}, term))
     return work
 
 
@@ -74,7 +74,7 @@ def _key_columns(branch: Branch, leaf: int) -> tuple[int, ...]:
 
 
 def _without_empty_parts(work: Work) -> Work:
-    """The work without the parts that certainly have no rows: Spark need not be asked."""
+    """The work without the parts that certainly have no rows: tasks need not be asked."""
 
     def has_rows(leaf: int, version: Version) -> bool:
         if version == "delta":

@@ -42,6 +42,12 @@ MOST_BYTES = 256 * 2**20
 HELD_PER_WRITTEN = 12
 """A plan in memory is at most so many times as long as written down: 7.5 to 11.4 times, measured for 2 to 8 tables."""
 
+OFTEN = 10
+"""So many times a plan that was made for more changes serves; then one is made for these."""
+
+Key = tuple[Hashable, tuple[pa.Schema, ...]]
+"""What a plan is found by, among those of a stream table."""
+
 Build = Callable[[Sequence[DataFrame]], DataFrame]
 """Makes a frame of its inputs."""
 
@@ -92,8 +98,10 @@ class PreparedPlans:
     most_bytes: int = MOST_BYTES
     factory: Any = None
     """Makes plans in the JVM; None: it cannot be made."""
-    _plans: OrderedDict[tuple[Owner, Hashable], PreparedPlan | None] = field(default_factory=OrderedDict)
+    _plans: OrderedDict[tuple[Owner, Key], PreparedPlan | None] = field(default_factory=OrderedDict)
     """None: a shape that cannot be prepared."""
+    _missed: OrderedDict[tuple[Owner, Key], int] = field(default_factory=OrderedDict)
+    """How often there was no plan of a shape, of those asked for last."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _used: int = 0
     _made: int = 0
@@ -110,8 +118,10 @@ class PreparedPlans:
             log.warning("plans are not prepared, small refreshes take longer: %s", str(error).splitlines()[0])
             return cls(session)
 
-    def find(self, owner: Owner, shape: Hashable, schemas: Sequence[pa.Schema], build: Build) -> PreparedPlan | None:
-        """The plan of a shape, made by `build` if there is none yet; None: plan it each time.
+    def find(
+        self, owner: Owner, shape: Hashable, schemas: Sequence[pa.Schema], build: Build | None = None
+    ) -> PreparedPlan | None:
+        """The plan of a shape, made by `build`, if given, where there is none yet; None: plan it each time.
 
         The shape must say all that `build` depends on, and not only to this process's objects.
         """
@@ -123,6 +133,8 @@ class PreparedPlans:
                 self._plans.move_to_end(key)
                 self._used += self._plans[key] is not None
                 return self._plans[key]
+        if build is None:
+            return None
         made = self._prepared(schemas, build)
         with self._lock:
             self._made += made is not None
@@ -132,6 +144,22 @@ class PreparedPlans:
             while len(self._plans) > self.most or (len(self._plans) > 1 and self._bytes() > self.most_bytes):
                 self._plans.popitem(last=False)
         return made
+
+    def instead_of(self, owner: Owner, shape: Hashable, schemas: Sequence[pa.Schema]) -> list[Key]:
+        """What else is prepared for a stream table; nothing if the shape itself is known, or wanted often.
+
+        A plan that was made for more takes a little longer, each time.
+        """
+        with self._lock:
+            mine = owner, (shape, tuple(schemas))
+            if self.factory is None or mine in self._plans:
+                return []
+            self._missed[mine] = self._missed.pop(mine, 0) + 1
+            if len(self._missed) > self.most:
+                self._missed.popitem(last=False)
+            if self._missed[mine] > OFTEN:
+                return []
+            return [key for (who, key), plan in self._plans.items() if who == owner and plan is not None]
 
     def retain(self, owners: Collection[int]) -> None:
         """Forget the plans of all other stream tables."""

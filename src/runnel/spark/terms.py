@@ -5,35 +5,24 @@ One plan per stage, whatever the number of changed leaves and branches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from runnel.delta.parts import Part, Version
+from runnel.delta.parts import Version
 from runnel.delta.work import Side, Work
 from runnel.plan.stage import Branch, Leaf, Stage, carried_name
 from runnel.ports.rows import weight_name
 from runnel.spark.evaluate import ZSet, evaluate
 from runnel.spark.job import run
-from runnel.spark.prepared import Owner
+from runnel.spark.prepared import Owner, PreparedPlan
 from runnel.spark.session import Sessions
-
-Use: TypeAlias = tuple[int, int, Side]
-"""Where rows are used: the position of the term in the work, the leaf, and what of it."""
-
-_SIDES: Mapping[Version, tuple[Side, ...]] = {
-    "delta": ("delta",),
-    "after": ("after",),
-    "before": ("after", "delta"),
-    "after_keys": ("after", "delta"),
-    "before_keys": ("after", "delta"),
-}
-"""What is read for each version; of keys the delta says which other columns there would be."""
+from runnel.spark.shape import Shape, shape_of
 
 
 class Scans(Protocol):
@@ -86,45 +75,35 @@ class SmallTerms:
 
     def plan(self, sessions: Sessions, owner: Owner) -> Callable[[], pa.Table]:
         """What computes the rows; equal rows become one."""
-        tables, slots = _slots(self.work)
+        shape, tables = shape_of(self.stage, self.work)
+        schemas = tuple(table.schema for table in tables)
+        # Parts without rows stay: whether there are any is no reason for another plan.
+        work = [replace(w, term=w.whole) for w in self.work]
 
         def build(frames: Sequence[DataFrame]) -> DataFrame:
-            return _load_rows(self.stage, self.work, lambda *use: frames[slots[use]], adds_up=True)
+            def frame(position: int, leaf: int, side: Side) -> DataFrame:
+                return frames[shape.slot[work[position].number, work[position].term.leaf, leaf, side]]
 
-        plan = sessions.prepared.find(owner, self._shape(slots), [table.schema for table in tables], build)
+            return _load_rows(self.stage, work, frame, adds_up=True)
+
+        others = sessions.prepared.instead_of(owner, shape, schemas)
+        larger_ones = [(other, theirs) for other, theirs in others if isinstance(other, Shape)]
+        for larger, theirs in sorted(larger_ones, key=lambda other: len(other[0].terms)):
+            inputs = larger.inputs_for(shape, tables, theirs)
+            known = None if inputs is None else sessions.prepared.find(owner, larger, theirs)
+            if inputs is not None and known is not None:
+                sessions.meter.prepared()
+                return partial(self._run_larger, known, inputs)
+        plan = sessions.prepared.find(owner, shape, schemas, build)
         if plan is not None:
             sessions.meter.prepared()
             return partial(plan.run, tables)
         sessions.meter.one_task_jobs()
         return partial(run, build([sessions.small_frame(table) for table in tables]))
 
-    def _shape(self, slots: Mapping[Use, int]) -> Hashable:
-        """All that the frame depends on, but for the columns of its inputs."""
-        sums = len(self.stage.branches[0].sums)
-        terms = tuple((w.number, w.branch, w.term.leaf, tuple(map(_part_shape, w.term.parts))) for w in self.work)
-        return sums, terms, tuple(slots.items())
-
-
-def _part_shape(part: Part) -> Hashable:
-    return part.sign, part.tree, tuple(sorted(part.versions.items()))
-
-
-def _slots(work: Sequence[Work]) -> tuple[list[pa.Table], dict[Use, int]]:
-    """The tables that the terms read, and which of them each use reads: terms of a branch share its deltas."""
-    tables: list[pa.Table] = []
-    slots: dict[Use, int] = {}
-    for position, term in enumerate(work):
-        for part in term.term.parts:
-            for leaf, version in part.versions.items():
-                for side in _SIDES[version]:
-                    rows = term.rows_of(leaf, side)
-                    assert isinstance(rows, pa.Table), "few rows, so none is left to tasks"
-                    known = next((i for i, table in enumerate(tables) if table is rows), None)
-                    if known is None:
-                        known = len(tables)
-                        tables.append(rows)
-                    slots[position, leaf, side] = known
-    return tables, slots
+    def _run_larger(self, plan: PreparedPlan, tables: Sequence[pa.Table]) -> pa.Table:
+        """Other branches have no rows, and their columns none but NULLs."""
+        return plan.run(tables).select(load_names(self.stage, {w.number for w in self.work}))
 
 
 def _load_rows(stage: Stage, work: Sequence[Work], frame: Frames, adds_up: bool) -> DataFrame:
