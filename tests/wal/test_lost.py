@@ -53,6 +53,44 @@ def test_a_slot_is_dropped(
     check("strict")
 
 
+@pytest.mark.slow
+def test_a_slot_is_invalidated_while_no_engine_runs(
+    dsn: str, db: psycopg.Connection, spark: SparkSession, captured: Captured
+) -> None:
+    db.execute("CREATE TABLE src (id int, v int)")
+    with running_engine(dsn, spark), contextlib.closing(runnel.connect(dsn)) as client:
+        client.create_stream_table("summed", "SELECT sum(v) AS s FROM src", schedule="1s", cdc_mode="wal")
+        captured("wal", "src")
+    status = "SELECT wal_status FROM pg_replication_slots WHERE database = current_database()"
+    _keep_wal(db, "1MB")
+    try:
+        for number in range(8):
+            db.execute("INSERT INTO src VALUES (%s, 1)", (number,))
+            db.execute("SELECT pg_switch_wal()")
+        db.execute("CHECKPOINT")
+        _until(lambda: db.execute(status).fetchone() == ("lost",))
+    finally:
+        _keep_wal(db, "-1")
+    with running_engine(dsn, spark), contextlib.closing(runnel.connect(dsn)) as client:
+        _until(lambda: db.execute(status).fetchone() == ("reserved",))
+        captured("wal", "src")
+        client.refresh("summed")
+        assert client.verify("summed").ok
+        assert db.execute("SELECT s FROM summed").fetchone() == (8,)
+        told = db.execute("SELECT reason FROM pgtrickle.pgt_refresh_history WHERE action = 'FULL'").fetchall()
+        assert len(told) == 1 and "was invalidated: the server has removed WAL" in told[0][0], told
+        db.execute("INSERT INTO src VALUES (9, 1)")
+        client.refresh("summed")
+        assert db.execute("SELECT s FROM summed").fetchone() == (9,)
+
+
+def _keep_wal(db: psycopg.Connection, size: str) -> None:
+    """How much WAL a server keeps for its slots."""
+    db.execute(f"ALTER SYSTEM SET max_slot_wal_keep_size = '{size}'".encode())
+    db.execute("SELECT pg_reload_conf()")
+    _until(lambda: db.execute("SHOW max_slot_wal_keep_size").fetchone() == (size,))
+
+
 def test_a_server_that_cannot_be_decoded_any_more(
     dsn: str, db: psycopg.Connection, spark: SparkSession, captured: Captured
 ) -> None:
