@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -343,3 +344,33 @@ def test_side_by_side_everything_is_exact(dsn: str, db: psycopg.Connection, spar
     assert not failed
     assert not torn
     assert at_once > 1
+
+
+@pytest.mark.slow
+def test_a_first_publication_is_seen(dsn: str, db: psycopg.Connection, spark: SparkSession, tmp_path: Path) -> None:
+    db.execute("CREATE TABLE big AS SELECT i AS id, md5(i::text) AS t FROM generate_series(1, 1500000) i")
+    db.execute("ANALYZE big")
+    with running_engine(dsn, spark, home=tmp_path), runnel.connect(dsn) as client:
+        client.create_stream_table("half", "SELECT id, t, upper(t) AS u FROM big WHERE id % 2 = 0", "@yearly")
+        published = threading.Event()
+
+        def publish() -> None:
+            try:
+                with runnel.connect(dsn) as caller:
+                    caller.alter_stream_table("half", sink="ducklake")
+            finally:
+                published.set()
+
+        ask = "SELECT phase, rows_done, rows_total FROM pgtrickle.pgt_progress WHERE command = 'alter'"
+        seen: list[tuple[str, int | None, int | None]] = []
+        with in_thread(publish) as failed:
+            while not published.wait(0.05):
+                seen += rows(db, ask)
+        assert not failed
+        assert {phase for phase, _, _ in seen} == {"publish"}
+        totals = {total for _, _, total in seen if total is not None}
+        assert totals, "nobody said how much there is to do"
+        assert all(700_000 < total < 800_000 for total in totals), "the rows of the table, not of what it reads"
+        done = [number for _, number, _ in seen if number is not None]
+        assert done == sorted(done)
+        eventually(lambda: not rows(db, ask), what="progress of nothing is shown")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHOWN_AFTER = 1.0
 SECONDS = 0.5
 """Between two looks."""
-VERIFYING, MERGING = "verify", "merge"
+VERIFYING, MERGING, PUBLISHING = "verify", "merge", "publish"
 
 SHOW = """
 WITH shown AS (SELECT * FROM jsonb_populate_recordset(NULL::pgtrickle.pgt_work, %(rows)s)),
@@ -50,8 +50,8 @@ class Showing:
     shows: bool = True
     """Whether anything may stand in the table; a former engine may have left something."""
     _looked: float = 0.0
-    _expected: dict[int, int] = field(default_factory=dict)
-    """By job: about how many rows its sources have."""
+    _expected: dict[tuple[int, bool], int] = field(default_factory=dict)
+    """By job, and whether it publishes: about how many rows there are to read."""
     _loaded: dict[int, int] = field(default_factory=dict)
     """By job: how many rows it has loaded last, which are those to be merged."""
 
@@ -72,7 +72,7 @@ class Showing:
         conn.execute(SHOW, {"rows": Jsonb(rows)})
         self.shows = bool(long)
         shown = {job.number for _, job in long}
-        self._expected = {number: rows for number, rows in self._expected.items() if number in shown}
+        self._expected = {key: rows for key, rows in self._expected.items() if key[0] in shown}
         self._loaded = {number: rows for number, rows in self._loaded.items() if number in shown}
 
     def _row(
@@ -90,12 +90,12 @@ class Showing:
         if done is None:
             tasks = spark.tasks_of(worker.tag)
             if tasks.all:
-                total = self._sources(conn, registry, job)
+                total = self._to_read(conn, registry, job)
                 row = conn.execute(BY_TASKS, (worker.tag,)).fetchone()
                 done = tasks.rows(total, row[0] if row else 0) if total else None
             # One statement of PostgreSQL's does not tell how far it is.
             elif job.at == VERIFYING:
-                total = self._sources(conn, registry, job) or None
+                total = self._to_read(conn, registry, job) or None
             elif job.at == MERGING:
                 total = self._loaded.get(job.number)
         return {
@@ -105,14 +105,18 @@ class Showing:
             "worker_pid": worker.pid,
         }  # fmt: skip
 
-    def _sources(self, conn: psycopg.Connection[Any], registry: Registry, job: Job) -> int:
-        """About how many rows the tables have that a job reads, by PostgreSQL's statistics."""
-        if job.number not in self._expected:
+    def _to_read(self, conn: psycopg.Connection[Any], registry: Registry, job: Job) -> int:
+        """About how many rows a job reads, by PostgreSQL's statistics: of its sources, or of what it publishes."""
+        key = job.number, job.at == PUBLISHING
+        if key not in self._expected:
             tables = [i for i in job.held if i in registry.relations_read]
-            read = {oid for i in tables for oid in registry.relations_read[i]}
+            if job.at == PUBLISHING:
+                read = {registry.rows[i].pgt_relid for i in tables}
+            else:
+                read = {oid for i in tables for oid in registry.relations_read[i]}
             row = conn.execute(EXPECTED, (sorted(read),)).fetchone()
-            self._expected[job.number] = int(row[0]) if row else 0
-        return self._expected[job.number]
+            self._expected[key] = int(row[0]) if row else 0
+        return self._expected[key]
 
 
 def _moment(seconds: float) -> str:
