@@ -43,10 +43,12 @@ def load(owner: AsOwner, stage: Stage, tables: StageTables, names: Sequence[str]
 def count_load(owner: AsOwner, stage: Stage, tables: StageTables) -> None:
     """Tell the planner about many loaded rows: of a temporary table it knows nothing but the size.
 
-    ANALYZE would call functions of users' types with the engine's rights.
+    ANALYZE would call functions of users' types with the engine's rights. It looks at 300 rows for each unit of its
+    target: 3,000 say as well as 30,000 about how many groups there are, in a tenth of the time.
     """
     if not raw_columns(stage):
-        owner.conn.execute(f"ANALYZE {tables.load}".encode())
+        target = "default_statistics_target"
+        owner.conn.execute(f"SET LOCAL {target} = 10; ANALYZE {tables.load}; RESET {target}".encode())
 
 
 def _cast(stage: Stage, names: Sequence[str]) -> str:

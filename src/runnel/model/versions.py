@@ -4,6 +4,7 @@
 |---|---|---|
 | 18 | MERGE returns rows as they were and as they are | a small merge of groups is several statements, not one |
 | 18 | `extension_control_path` | `CREATE EXTENSION pg_trickle` finds nothing on an embedded server |
+| 18 | publications have stored generated columns | tables with generated columns are captured by triggers |
 | 17 | MERGE .. RETURNING, `merge_action()` | distinct values that come and go take a statement of their own |
 | 17 | `transaction_timeout` | the setting is left out (catalog/sessions.py) |
 | 17 | rules are kept without places in the text | they are taken out: the same view replaced is no change |
@@ -34,6 +35,11 @@ class Version:
     def merge_returns_both(self) -> bool:
         """Whether it may also say how the row was before."""
         return self.major >= 18
+
+    @property
+    def published_with(self) -> str:
+        """What a publication is made with, so that all columns are in it that can be."""
+        return "publish_generated_columns = stored" if self.major >= 18 else ""
 
     @property
     def has_any_value(self) -> bool:

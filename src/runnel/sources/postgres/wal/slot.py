@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 
+from runnel.model.versions import version_of
 from runnel.sources.postgres.wal.messages import read_lsn
 
 Connection = psycopg.Connection[Any]
@@ -121,8 +122,12 @@ def forget(conn: Connection) -> None:
 def _publish(conn: Connection) -> None:
     """Before there is a slot: it begins when all transactions of now have ended, so these need no lock."""
     row = conn.execute(_PUBLISHED, (PUBLICATION,)).fetchone()
+    said = version_of(conn.info.server_version).published_with
     if not (row and row[0]):
-        conn.execute(f"CREATE PUBLICATION {PUBLICATION}".encode())
+        conn.execute(f"CREATE PUBLICATION {PUBLICATION} {f'WITH ({said})' if said else ''}".encode())
+    elif said and (ours := conn.execute(_OURS, (PUBLICATION,)).fetchone()) and ours[0]:
+        # It may be from before an upgrade of the server.
+        conn.execute(f"ALTER PUBLICATION {PUBLICATION} SET ({said})".encode())
     conn.execute("SELECT pgtrickle._wal_publish()")
 
 
