@@ -6,14 +6,16 @@ import threading
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from runnel.catalog.rows import StreamTable
-from runnel.engine.agenda import turns, until_due
+from runnel.engine.agenda import Turn, turns, until_due
 from runnel.engine.clocks import Clocks
 from runnel.engine.job import Job
+from runnel.engine.loop import Loop
 from runnel.engine.plans import Plans
 from runnel.engine.registry import Registry
 from runnel.engine.reservations import Reservations
@@ -179,6 +181,36 @@ def test_cron_does_not_fire_because_a_table_was_filled() -> None:
     registry.rows = {1: row(1, schedule="@yearly", last_refresh_at=datetime.now(UTC))}
     clocks.update(registry.rows)
     assert order(registry, clocks, now + 1) == []
+
+
+def test_cron_does_not_fire_when_rows_are_read_anew_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, clocks = agenda([row(1, schedule="@yearly", status="INITIALIZING", is_populated=False)])
+    begun: list[Turn] = []
+
+    def notice_drift() -> None:
+        # Without event triggers the catalog is looked at before each refresh: here a call has just filled the table.
+        registry.rows = {1: row(1, schedule="@yearly", last_refresh_at=datetime.now(UTC))}
+
+    desk = SimpleNamespace(
+        registry=registry,
+        clocks=clocks,
+        stopping=threading.Event(),
+        turns={},
+        pool=SimpleNamespace(room=lambda _: 2, has_room=lambda _: True),
+        around=SimpleNamespace(reservations=Reservations()),
+        named=str,
+    )
+    attention = SimpleNamespace(told_of_ddl=False, notice_drift=notice_drift)
+    loop = Loop(cast("Any", desk), cast("Any", attention), cast("Any", None), [])
+    loop.housekept = time.time()
+    monkeypatch.setattr(loop, "_begin", lambda turn: bool(begun.append(turn)))
+    loop._refresh_due()
+    assert begun == []
+
+    monkeypatch.undo()
+    stale = Turn([1], {1: 0.0}, 0.0, heavy=False)
+    assert not loop._begin(stale), "whoever was due then is not any more"
+    assert desk.around.reservations.holder(1) is None
 
 
 def test_nobody_begins_before_what_it_reads() -> None:

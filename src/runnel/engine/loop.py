@@ -220,6 +220,8 @@ class Loop:
             return 0.0
         if not self.attention.told_of_ddl and any(True for _ in self._due(time.time())):
             self.attention.notice_drift()
+            # Rows were read anew: a table that was empty a moment ago may have been filled by a call.
+            desk.clocks.update(desk.registry.rows)
         now = time.time()
         hands, holder = desk.pool.room("refresh"), desk.around.reservations.holder
         for party in self._together.parties(
@@ -243,8 +245,8 @@ class Loop:
         job = Job("heavy" if turn.heavy else "refresh", "refresh", desk.named(turn.members))
         if not desk.pool.has_room(job.kind) or not desk.around.reservations.take(job, turn.members):
             return False
-        if self._was_filled(turn.members):
-            # By a call that ended a moment ago: what it leaves to do is seen at the next turn.
+        if self._was_filled(turn.members) or not self._is_due(turn):
+            # A call that ended a moment ago has done it: what it leaves to do is seen at the next turn.
             desk.around.reservations.release(job)
             return False
         broken = {n: error for n in turn.members if (error := desk.clocks.broken(n)) is not None}
@@ -276,7 +278,14 @@ class Loop:
             return False
         if not registry.reload_only(self.desk.control, empty):
             self.desk.reload()
+        self.desk.clocks.update(registry.rows)
         return any(n not in registry.rows or registry.rows[n].is_populated for n in empty)
+
+    def _is_due(self, turn: Turn) -> bool:
+        """Whether a unit is still due, now that the rows may have been read once more."""
+        desk, now = self.desk, time.time()
+        known = [n for n in turn.members if n in desk.clocks]
+        return any(at is not None and at <= now for at in (desk.clocks.due(n, desk.registry.graph) for n in known))
 
     def _verify_due(self) -> float:
         """Let a worker verify, if it is time and there is nothing better to do."""
