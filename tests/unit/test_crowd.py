@@ -203,7 +203,7 @@ def test_cron_does_not_fire_when_rows_are_read_anew_in_between(monkeypatch: pyte
     attention = SimpleNamespace(told_of_ddl=False, notice_drift=notice_drift)
     loop = Loop(cast("Any", desk), cast("Any", attention), cast("Any", None), [])
     loop.housekept = time.time()
-    monkeypatch.setattr(loop, "_begin", lambda turn: bool(begun.append(turn)))
+    monkeypatch.setattr(loop, "_begin", begun.append)
     loop._refresh_due()
     assert begun == []
 
